@@ -1,0 +1,36 @@
+# Two commands do all their own set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format clean
+
+$(VENV)/.ready: requirements.txt pyproject.toml
+	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Python 3.11 or newer is needed; say make PYTHON=python3.11')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
+	rm -rf runs/demo
+	$(BIN)/pa3dfl run configs/demo.yaml --method pa3dfl --out runs/demo/pa3dfl > /dev/null
+	$(BIN)/pa3dfl run configs/demo.yaml --method fedavg --out runs/demo/fedavg > /dev/null
+	$(BIN)/pa3dfl run configs/demo.yaml --method local-only --out runs/demo/local-only > /dev/null
+	$(BIN)/pa3dfl report runs/demo
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) runs build dist

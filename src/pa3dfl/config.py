@@ -1,0 +1,180 @@
+"""One set of dataclasses for file, flags and Python: what a run is."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pa3dfl.capacity import default_p_min, parse_ratio
+from pa3dfl.data import KINDS, NAMES
+from pa3dfl.errors import UserError
+
+
+def _field(default: Any, help: str, group: str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help, "group": group, "choices": choices})
+
+
+WHAT, WHO, HOW, TEST, WHERE = "what", "federation", "local training", "evaluation", "where and how it runs"
+
+
+_LEAST = {
+    "per_round": 1, "epochs": 1, "batch": 1, "eval_every": 1, "checkpoint_every": 1, "classes_per_client": 1,
+    "threads": 0, "seed": 0, "rounds": 1, "clients": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run. Fields left at None take the value that suits the data, see the folder `presets`."""
+
+    method: str = _field("pa3dfl", "method, see `pa3dfl methods`; or package.module:Class", WHAT)
+    data: str = _field("fashion-mnist-10k", f"{', '.join(NAMES)}, or a file.npz with x, y and perhaps client", WHAT)
+    model: str | None = _field(None, "cnn-fashion, cnn-cifar100, resnet18-gn, or package.module:factory", WHAT)
+    seed: int = _field(0, "every random draw follows from it", WHAT)
+    rounds: int | None = _field(None, "communication rounds", WHAT)
+
+    setting: str = _field(
+        "hetero", "capacities: ideal, hetero, levels:1,1/4,…, list:1,0.5,… or a file.csv (client, r)", WHO
+    )
+    p_min: str | None = _field(None, "the narrowest width; default 1/16, in the ideal setting 1/8", WHO)
+    clients: int | None = _field(None, "how many there are; default 100, or as many as the data names", WHO)
+    per_round: int = _field(20, "how many are sampled in each round", WHO)
+    partition: str | None = _field(None, "who owns which rows", WHO, KINDS)
+    dirichlet_alpha: float | None = _field(None, "α of Dirichlet(α·p*): small is more skewed", WHO)
+    classes_per_client: int | None = _field(None, "classes of each client in partition 'classes'", WHO)
+
+    lr: float | None = _field(None, "step size of SGD", HOW)
+    lr_decay: float = _field(0.998, "factor on it after every round", HOW)
+    epochs: int = _field(5, "local epochs a round", HOW)
+    batch: int = _field(50, "batch size", HOW)
+    weight_decay: float = _field(5e-4, "weight decay of SGD", HOW)
+    clip_norm: float = _field(10.0, "largest norm of a gradient; 0 for no limit", HOW)
+    augment: bool | None = _field(None, "random crop and flip of images", HOW)
+
+    eval_every: int = _field(10, "rounds between evaluations of all clients", TEST)
+    patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)
+    select: str = _field("accuracy", "validation measure that picks a client's model", TEST, ("accuracy", "loss"))
+
+    engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "captured"))
+    device: str = _field("auto", "auto, cpu or cuda", WHERE)
+    precision: str = _field("fp32", "arithmetic", WHERE, ("fp32", "fp64"))
+    threads: int = _field(0, "CPU threads; 0 for all cores. Results are bit-identical for equal counts only", WHERE)
+    checkpoint_every: int = _field(1, "rounds between checkpoints: what a crash can cost", WHERE)
+    data_dir: str | None = _field(None, "where to look for data first", WHERE)
+    out: str | None = _field(None, "run directory; default runs/DATA-SETTING-METHOD-SEED", WHERE)
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The method's own hyper-parameters."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"{name} is {value}: expected at least {least}")
+        for name in ("lr", "lr_decay", "dirichlet_alpha", "patience"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} is {value}: expected a number above 0")
+        for name in ("weight_decay", "clip_norm"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name} is {getattr(self, name)}: expected a number from 0")
+        for f in dataclasses.fields(self):
+            choices, value = f.metadata.get("choices"), getattr(self, f.name)
+            if choices and value is not None and value not in choices:
+                raise UserError(f"{f.name} is {value!r}: expected one of {', '.join(choices)}")
+        if self.p_min is not None:
+            self.narrowest()
+
+    def narrowest(self) -> Fraction:
+        p_min = default_p_min(self.setting) if self.p_min is None else parse_ratio(self.p_min, "p_min")
+        if p_min.numerator != 1:
+            raise UserError(f"p_min is {p_min}: expected 1 over a whole number, such as 1/16")
+        return p_min
+
+    def hash(self) -> str:
+        """Equal for runs that must give equal numbers."""
+        irrelevant = {"out", "data_dir", "checkpoint_every"}
+        relevant = {k: v for k, v in dataclasses.asdict(self).items() if k not in irrelevant}
+        return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Field[Any]]) -> Config:
+    """A config from what was given (file and flags), over the presets of its data, over the defaults.
+
+    Keys are fields of `Config` or of the method.
+    """
+    own = {f.name: f for f in dataclasses.fields(Config) if f.name != "options"}
+    known = {**own, **method_fields}
+    data = given.get("data", Config.data)
+    setting = str(given.get("setting", Config.setting))
+    chosen = preset(str(data), str(given.get("method", Config.method)), setting)
+    values = {k: v for k, v in chosen.items() if k in known} | dict(given)
+    for k in values:
+        if k not in known:
+            close = difflib.get_close_matches(str(k), known, 1)
+            hint = f"did you mean {close[0]}?" if close else "see `pa3dfl run --help`"
+            raise UserError(f"unknown option {k!r}: {hint}")
+    checked = {k: coerce(k, v, known[k].type) for k, v in values.items()}
+    options = {k: v for k, v in checked.items() if k in method_fields}
+    return Config(**{k: v for k, v in checked.items() if k in own}, options=options)
+
+
+def preset(data: str, method: str, setting: str) -> dict[str, Any]:
+    """What suits any data, then this data set, then this method on it, then this setting."""
+    own = _preset_file(data) if data in NAMES else {}
+    base = _preset_file(own.pop("like")) if "like" in own else {}
+    values = {**_preset_file("default"), **base, **own}
+    of_method = dict(values.pop("methods", {}).get(method, {}))
+    of_setting = {kind: of_method.pop(kind, {}) for kind in ("ideal", "hetero")}
+    return {**values, **of_method, **of_setting["ideal" if setting == "ideal" else "hetero"]}
+
+
+def _preset_file(name: str) -> dict[str, Any]:
+    return yaml.safe_load((resources.files("pa3dfl") / "presets" / f"{name}.yaml").read_text()) or {}
+
+
+def coerce(name: str, value: Any, kind: Any) -> Any:
+    """A value of the field's type, from YAML or a flag's text."""
+    allowed = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if value is None and type(None) in allowed:
+        return None
+    for t in allowed:
+        if t is bool and (isinstance(value, bool) or str(value).lower() in ("true", "false", "yes", "no")):
+            return value if isinstance(value, bool) else str(value).lower() in ("true", "yes")
+        if t is str and not isinstance(value, (dict, list)):
+            return str(value)
+        if t in (int, float) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                continue
+            if t is float and not math.isnan(number):
+                return number
+            if t is int and number.is_integer():
+                return int(number)
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    expected = " or ".join(names[t] for t in allowed if t in names)
+    raise UserError(f"{name} is {value!r}: expected {expected}")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as e:
+        raise UserError(f"config {path} cannot be read: {e.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise UserError(f"config {path} is not YAML: {' '.join(str(e).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"config {path} must be a mapping of option: value")
+    return values

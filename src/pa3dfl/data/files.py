@@ -1,0 +1,196 @@
+"""Readers of the file formats that data sets come in, and checks of what the files hold."""
+
+import gzip
+import math
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pa3dfl.errors import UserError
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+_CIFAR = (3, 32, 32)
+_CHANNELS = (1, 3, 4)
+
+
+@contextmanager
+def reading(path: Path, remedy: str = "replace it with a whole copy") -> Iterator[None]:
+    """Turn whatever a broken file makes a parser raise into one line that names the file."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # gzip, zlib, tarfile, zipfile, pickle and numpy each raise their own kinds
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path} cannot be read ({reason}): {remedy}") from error
+
+
+def locate(folder: Path, name: str) -> Path | None:
+    """The file `name` of a folder, plain or gzipped."""
+    # os.path, unlike pathlib before 3.14, answers False for a folder that may not be entered.
+    return next((p for p in (folder / name, folder / f"{name}.gz") if os.path.isfile(p)), None)
+
+
+def read_idx(path: Path, names: Sequence[str]) -> Pair:
+    """A folder's idx file of images and idx file of labels (the MNIST format)."""
+    x, y = _contents(path, names)
+    return _idx(*x, ndim=3)[:, None], _idx(*y, ndim=1)
+
+
+def read_binary(path: Path, names: Sequence[str], label_bytes: int) -> Pair:
+    """CIFAR's fixed-size records: the label bytes, of which the last is the class, then the pixels."""
+    size = label_bytes + math.prod(_CIFAR)
+    parts = []
+    for where, blob in _contents(path, names):
+        with reading(where):
+            if len(blob) % size:
+                raise ValueError(f"{len(blob):,} bytes are not a whole number of {size}-byte records")
+            parts.append(np.frombuffer(blob, np.uint8).reshape(-1, size))
+    x = np.concatenate([part[:, label_bytes:] for part in parts])
+    return x.reshape(-1, *_CIFAR), np.concatenate([part[:, label_bytes - 1] for part in parts])
+
+
+def read_pickles(path: Path, names: Sequence[str], key: bytes) -> Pair:
+    """CIFAR's pickled batches; `key` names the list of labels."""
+    xs, ys = [], []
+    for where, blob in _contents(path, names):
+        with reading(where):
+            batch = _Unpickler(BytesIO(blob), encoding="bytes").load()
+            if not isinstance(batch, dict) or not {b"data", key} <= batch.keys():
+                raise ValueError(f"not a dictionary with {b'data'!r} and {key!r}")
+            ys.append(np.asarray(batch[key]))
+            xs.append(_pixels(batch[b"data"]).reshape(len(ys[-1]), *_CIFAR))
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The named arrays of a .npz; those in `optional` may be absent."""
+    with reading(path, "save it again with np.savez, from arrays of numbers or strings"):
+        if not zipfile.is_zipfile(path):
+            raise ValueError("not a .npz archive")
+        with np.load(path, allow_pickle=False) as archive:
+            if missing := [name for name in names if name not in archive]:
+                held = ", ".join(archive.files) or "nothing"
+                raise UserError(f"{path} has no array {missing[0]!r} (it holds {held}): add it")
+            return {name: archive[name] for name in (*names, *optional) if name in archive}
+
+
+def features(x: np.ndarray, path: Path) -> np.ndarray:
+    """Byte images as (N, C, H, W); anything else that is numeric as float32."""
+    if x.ndim < 2 or x.size == 0 or x.dtype.kind not in "fiub":
+        raise UserError(f"{path} has x of shape {x.shape}, type {x.dtype}: expected numbers, a row per example")
+    if x.dtype == np.uint8 and x.ndim == 3:
+        x = x[:, None]
+    if x.dtype == np.uint8 and x.ndim == 4:
+        channels_last = x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels_last else x)
+    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is refused below
+        x = x.astype(np.float32)
+    if not np.isfinite(x).all():
+        raise UserError(f"{path} has x with NaN or infinite values: remove or replace those rows")
+    return x
+
+
+def labels(y: np.ndarray, rows: int, path: Path) -> np.ndarray:
+    """Whole numbers from 0, one per row, as int64."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]  # a column, as Keras keeps CIFAR's
+    if y.shape != (rows,):
+        raise UserError(f"{path} has labels of shape {y.shape} for {rows} rows: expected one label per row")
+    with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is not equal to it
+        whole = y.astype(np.int64) if y.dtype.kind in "fiu" else None
+    if whole is None or (whole != y).any() or whole.min() < 0:
+        raise UserError(f"{path} has labels that are not whole numbers from 0: renumber them as 0..K-1")
+    return whole
+
+
+def owners(client: np.ndarray, rows: int, path: Path) -> np.ndarray:
+    """Each row's client as its rank among the sorted names."""
+    if client.shape != (rows,) or client.dtype.kind not in "iuUS":
+        held = f"client of shape {client.shape}, type {client.dtype}"
+        raise UserError(f"{path} has {held}: expected {rows} integers or strings, one per row")
+    return np.unique(client, return_inverse=True)[1].astype(np.int64)
+
+
+def _contents(path: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
+    """The named files of a folder, or members of a .tar.gz, each with where it lies for messages."""
+    if os.path.isdir(path):
+        return [_read(locate(path, name) or path / name) for name in names]
+    found: dict[str, bytes] = {}
+    # One pass over the stream, into memory: seeking in a gzip starts over, and nothing is extracted to disk.
+    with reading(path), tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            if member.name in names and member.isreg() and (file := archive.extractfile(member)):
+                found[member.name] = file.read()
+            if len(found) == len(names):
+                break
+        if missing := [name for name in names if name not in found]:
+            raise ValueError(f"it has no member {missing[0]}")
+    return [(path / name, found[name]) for name in names]
+
+
+def _read(path: Path) -> tuple[Path, bytes]:
+    with reading(path), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        return path, file.read()
+
+
+def _idx(path: Path, blob: bytes, ndim: int) -> np.ndarray:
+    with reading(path):
+        magic, start = bytes((0, 0, 8, ndim)), 4 + 4 * ndim
+        if blob[:4] != magic:
+            raise ValueError(f"it starts with {blob[:4].hex()}, an idx file of this kind with {magic.hex()}")
+        shape = struct.unpack_from(f">{ndim}I", blob, 4)
+        if math.prod(shape) != len(blob) - start:  # before anything is allocated from the header's word
+            raise ValueError(f"its header claims {math.prod(shape):,} bytes, it holds {len(blob) - start:,}")
+        return np.frombuffer(blob, np.uint8, offset=start).reshape(shape).copy()  # writable
+
+
+class _Recorded:
+    """Stands in for numpy's array and dtype while unpickling: keeps what it is given, runs nothing."""
+
+    def __init__(self, *args: object) -> None:
+        self.args = args
+        self.state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+def _encode(text: str, _codec: str) -> bytes:
+    return text.encode("latin1")  # how Python 3 writes bytes into the old pickle protocols
+
+
+_PICKLED: dict[tuple[str, str], Callable[..., object]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Recorded,
+    ("numpy._core.multiarray", "_reconstruct"): _Recorded,
+    ("numpy", "ndarray"): _Recorded,
+    ("numpy", "dtype"): _Recorded,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the few names that a pickled numpy array needs, and no others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _PICKLED:
+            raise ValueError(f"the pickle asks for {module}.{name}, which a CIFAR batch never needs")
+        return _PICKLED[module, name]
+
+
+def _pixels(array: object) -> np.ndarray:
+    match array:
+        case _Recorded(state=(_, tuple(shape), _Recorded(args=("u1" | b"u1", *_)), fortran, bytes(raw))):
+            flat = np.frombuffer(raw, np.uint8)
+            return np.ascontiguousarray(flat.reshape(shape, order="F" if fortran else "C"))
+    raise ValueError("b'data' is not an array of bytes")

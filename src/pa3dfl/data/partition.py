@@ -1,0 +1,111 @@
+"""Who owns which rows: i.i.d., Dirichlet label skew, a few classes each, or the data's own owners."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pa3dfl.errors import UserError
+from pa3dfl.rng import numpy_generator
+
+KINDS = ("iid", "dirichlet", "classes", "natural")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of one client's training, validation and test data."""
+
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+
+
+def partition(
+    kind: str,
+    y: np.ndarray,
+    owner: np.ndarray | None,
+    clients: int,
+    seed: int,
+    alpha: float,
+    classes_per_client: int,
+) -> list[np.ndarray]:
+    """Row numbers of each client. Every row goes to exactly one client, except leftovers of `classes`."""
+    rng = numpy_generator(seed, "partition")
+    if kind == "natural":
+        if owner is None:
+            raise UserError("partition 'natural' needs data with a client column: this data has none; use iid")
+        present = int(owner.max()) + 1
+        if present != clients:
+            raise UserError(f"partition 'natural': the data has {present} clients; say --clients {present}")
+        return [rng.permutation(np.flatnonzero(owner == i)) for i in range(clients)]
+    if kind == "iid":
+        return np.array_split(rng.permutation(len(y)), clients)
+    if kind == "dirichlet":
+        return _cut(y, _dirichlet_shares(y, clients, alpha, rng), rng)
+    if kind == "classes":
+        return _cut(y, _dealt_shares(int(y.max()) + 1, clients, classes_per_client, rng), rng)
+    raise UserError(f"unknown partition {kind!r}: expected one of {', '.join(KINDS)}")
+
+
+def split(rows: list[np.ndarray], seed: int) -> list[Split]:
+    """0.8 / 0.1 / 0.1 of each client's rows at random, unstratified."""
+    out = []
+    for i, mine in enumerate(rows):
+        if len(mine) < 3:
+            raise UserError(
+                f"client {i} would own {len(mine)} rows: at least 3 are needed to train, validate and test; "
+                "use fewer --clients or a milder --partition"
+            )
+        mine = numpy_generator(seed, "split", i).permutation(mine)
+        held_out = max(1, len(mine) // 10)
+        cuts = [len(mine) - 2 * held_out, len(mine) - held_out]
+        out.append(Split(*np.split(mine, cuts)))
+    return out
+
+
+def label_counts(rows: list[np.ndarray], y: np.ndarray, classes: int) -> np.ndarray:
+    """(clients, classes): how many rows of each label each client owns."""
+    return np.stack([np.bincount(y[mine], minlength=classes) for mine in rows])
+
+
+def _dirichlet_shares(y: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """(clients, classes): shares of each class, so that labels of a client ~ Dirichlet(α·p*), sizes alike.
+
+    p* is the normalised label distribution. The draws are balanced by alternately rescaling rows and
+    columns (Sinkhorn), which spreads the unavoidable correction over all clients instead of leaving the
+    last ones with what remains.
+    """
+    labels = np.bincount(y) / len(y)
+    present = labels > 0
+    shares = np.zeros((clients, len(labels)))
+    shares[:, present] = rng.dirichlet(alpha * labels[present], size=clients)
+    shares = np.maximum(shares, 1e-9) * present
+    for _ in range(1000):
+        shares /= shares.sum(1, keepdims=True)
+        shares *= labels / np.maximum(shares.sum(0), 1e-12)
+    return shares
+
+
+def _dealt_shares(classes: int, clients: int, each: int, rng: np.random.Generator) -> np.ndarray:
+    """(clients, classes): every client holds `each` classes, and all classes have equally many owners (±1)."""
+    if not 1 <= each <= classes:
+        raise UserError(f"classes_per_client is {each}: expected 1 to {classes}, the number of classes")
+    owns = np.zeros((clients, classes))
+    for i in range(clients):
+        # The classes with fewest owners so far, ties at random: a shuffled deck, dealt again and again.
+        order = np.lexsort((rng.random(classes), owns.sum(0)))
+        owns[i, order[:each]] = 1
+    return owns
+
+
+def _cut(y: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Cut the shuffled rows of each class in proportion to the shares in its column."""
+    mine: list[list[np.ndarray]] = [[] for _ in shares]
+    for c in range(shares.shape[1]):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        total = shares[:, c].sum()
+        if total == 0:
+            continue
+        ends = np.rint(np.cumsum(shares[:, c]) / total * len(rows)).astype(int)
+        for i, part in enumerate(np.split(rows, ends[:-1])):
+            mine[i].append(part)
+    return [rng.permutation(np.concatenate(parts)) for parts in mine]

@@ -1,0 +1,19 @@
+"""Engines: different ways to do the same local work. Methods know none of them."""
+
+import torch
+
+from pa3dfl.engines.base import Engine, Score
+from pa3dfl.engines.captured import Captured
+from pa3dfl.engines.sequential import Sequential
+from pa3dfl.errors import UserError
+
+__all__ = ["Engine", "Score", "engine_of"]
+
+
+def engine_of(name: str, device: torch.device) -> Engine:
+    """`auto` replays captured steps on a GPU and loops on a CPU."""
+    if name == "captured" and device.type != "cuda":
+        raise UserError("engine 'captured' needs a CUDA GPU: use --engine sequential, or --device cuda where one is")
+    if name == "captured" or (name == "auto" and device.type == "cuda"):
+        return Captured()
+    return Sequential()

@@ -1,0 +1,116 @@
+"""One client's local work, as every engine must do it: the order of rows, the step, the choice of a model."""
+
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pa3dfl.engines.base import Score
+from pa3dfl.methods import Method
+from pa3dfl.rng import generator
+from pa3dfl.task import Client, LocalTraining, Task
+from pa3dfl.tree import Tree
+
+# Rows that go through a network at once when no gradient is needed.
+TEST_BATCH = 512
+
+
+def schedule(task: Task, client: Client, rnd: int, purpose: str) -> list[tuple[Tensor, Tensor | None]]:
+    """Rows, and how to augment them, of every step of a client's pass, already on its device.
+
+    Each epoch has a fresh order; its last, smaller batch is kept.
+    """
+    rows = task.data.rows(client.id, "train")
+    order = generator(task.seed, f"{purpose}:order", client.id, rnd)
+    epochs = range(task.local.epochs)
+    chosen = torch.cat([rows[torch.randperm(len(rows), generator=order)] for _ in epochs])
+    crops = task.data.draw_crops(len(chosen), generator(task.seed, f"{purpose}:augment", client.id, rnd))
+    ends = range(0, len(rows), task.local.batch)
+    sizes = [min(task.local.batch, len(rows) - end) for end in ends] * len(epochs)
+    steps = chosen.to(task.device).split(sizes)
+    if crops is None:
+        return [(rows_of_step, None) for rows_of_step in steps]
+    return list(zip(steps, crops.to(task.device).split(sizes), strict=True))
+
+
+class SGD:
+    """Clip the norm of each group of gradients, add weight decay, step at a scaled rate each; in place."""
+
+    def __init__(self, method: Method, local: LocalTraining, theta: Tree) -> None:
+        at = {k: i for i, k in enumerate(theta)}
+        # Sorted: a tree from a checkpoint may have another order, which changes the last bits of a norm.
+        self.groups = [[at[k] for k in sorted(group)] for group in method.clip_groups(theta)]
+        self.scales = [method.step_scale(k) for k in theta]
+        self.local, self.params = local, list(theta.values())
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], rate: float | Tensor) -> None:
+        if self.local.clip_norm:
+            for group in self.groups:
+                clipped = [gradients[i] for i in group]
+                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(clipped)))
+                torch._foreach_mul_(clipped, (self.local.clip_norm / (norm + 1e-12)).clamp(max=1.0))
+        if self.local.weight_decay:
+            torch._foreach_add_(gradients, self.params, alpha=self.local.weight_decay)
+        if any(scale != 1 for scale in self.scales):
+            torch._foreach_mul_(gradients, self.scales)
+        torch._foreach_mul_(gradients, rate)
+        torch._foreach_sub_(self.params, gradients)
+
+
+def descend(
+    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, rows: Tensor, crops: Tensor | None,
+    noise: Tree, sgd: SGD, rate: float | Tensor,
+) -> Tensor:  # fmt: skip
+    """One step of local training, in place; returns the loss before it."""
+    batch = task.data.batch(rows, crops, task.dtype)
+    loss = method.loss(task, width, theta, fixed, batch, noise)
+    # A user's network may hold parameters that it does not use.
+    gradients = torch.autograd.grad(loss, sgd.params, allow_unused=True, materialize_grads=True)
+    sgd.step(list(gradients), rate)
+    return loss.detach()
+
+
+def train(
+    method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
+) -> tuple[Tree, float]:
+    """Local training from `start`, which stays as it is; returns the trained tree and the mean loss."""
+    theta = {k: v.clone().requires_grad_() for k, v in start.items()}
+    sgd, rate = SGD(method, task.local, theta), task.local.rate(rnd)
+    losses = []
+    for step, (rows, crops) in enumerate(schedule(task, client, rnd, purpose)):
+        noise = method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
+        losses.append(descend(method, task, client.width, theta, fixed, rows, crops, noise, sgd, rate))
+    return {k: v.detach() for k, v in theta.items()}, float(torch.stack(losses).mean())
+
+
+@torch.no_grad()
+def score(method: Method, task: Task, client: Client, candidates: dict[float, Tree], select: str) -> Score:
+    """The candidate that is best on validation data, tested.
+
+    By accuracy with ties going to the lower loss, or by loss alone; among equals the first, so that less
+    local training is preferred.
+    """
+    best: tuple[tuple[float, ...], float, float, float] | None = None
+    for alpha, candidate in candidates.items():
+        accuracy, loss = measure(method, task, client, candidate, "val")
+        rank = (-accuracy, loss) if select == "accuracy" else (loss,)
+        if best is None or rank < best[0]:
+            best = (rank, accuracy, loss, alpha)
+    assert best is not None
+    _, accuracy, loss, alpha = best
+    test_accuracy, _ = measure(method, task, client, candidates[alpha], "test")
+    return Score(client.id, accuracy, loss, test_accuracy, alpha)
+
+
+def measure(method: Method, task: Task, client: Client, candidate: Tree, part: str) -> tuple[float, float]:
+    """Accuracy and mean cross-entropy of a candidate on a part of the client's data."""
+    rows = task.data.rows(client.id, part)
+    correct = loss = 0.0
+    for chosen in rows.split(TEST_BATCH):
+        x, y = task.data.batch(chosen, None, task.dtype)
+        logits = method.predict(task, client.width, candidate, x)
+        correct += (logits.argmax(1) == y).sum().item()
+        loss += F.cross_entropy(logits, y, reduction="sum").item()
+    return correct / len(rows), loss / len(rows)

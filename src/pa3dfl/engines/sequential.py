@@ -1,0 +1,69 @@
+"""The reference engine: one client after another, on one device."""
+
+from collections.abc import Mapping, Sequence
+
+from pa3dfl.engines import local
+from pa3dfl.engines.base import Score, Tick
+from pa3dfl.methods import Method, Update
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree, nbytes, wire
+
+# Clients whose downloads are made together in an evaluation: enough for the hyper-network's products
+# to be efficient, few enough for a large model to fit.
+CHUNK = 20
+
+
+class Sequential:
+    name = "sequential"
+    train_client = staticmethod(local.train)
+
+    def train(
+        self,
+        method: Method,
+        task: Task,
+        server: Tree,
+        private: Mapping[int, Tree],
+        cohort: Sequence[Client],
+        rnd: int,
+        tick: Tick,
+    ) -> list[Update]:
+        downs = method.download(task, server, cohort, rnd)
+        updates = []
+        for i, client in enumerate(cohort):
+            down, downs[i] = wire(downs[i]), {}
+            start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
+            trained, loss = self.train_client(method, task, client, start, fixed, rnd, "train")
+            upload, keep = method.finish(task, client.width, trained, fixed)
+            updates.append(Update(client, wire(upload), client.n, wire(keep), loss, nbytes(down)))
+            tick()
+        return updates
+
+    def evaluate(
+        self,
+        method: Method,
+        task: Task,
+        server: Tree,
+        private: Mapping[int, Tree],
+        clients: Sequence[Client],
+        rnd: int,
+        select: str,
+        tick: Tick,
+    ) -> list[Score]:
+        scores = []
+        for at in range(0, len(clients), CHUNK):
+            chunk = clients[at : at + CHUNK]
+            for client, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
+                start, fixed = method.begin(task, client, wire(down), private_of(method, task, private, client))
+                trained = start
+                if method.trains_to_test:
+                    trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
+                candidates = method.personal(task, client.width, start, trained, fixed)
+                scores.append(local.score(method, task, client, candidates, select))
+                tick()
+        return scores
+
+
+def private_of(method: Method, task: Task, private: Mapping[int, Tree], client: Client) -> Tree:
+    if client.id in private:
+        return private[client.id]
+    return {k: v.to(task.device, task.dtype) for k, v in method.init_client(task, client).items()}

@@ -1,0 +1,220 @@
+"""The federation: rounds of sampling, training, guarding, aggregating and testing, until the end or a stop."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any
+
+from pa3dfl.checkpoint import Store
+from pa3dfl.engines import Engine, Score
+from pa3dfl.guard import Guard
+from pa3dfl.methods import Method
+from pa3dfl.progress import Meter
+from pa3dfl.results import RunDirectory, averages
+from pa3dfl.rng import numpy_generator
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree, nbytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to train, how often to test and to save."""
+
+    rounds: int
+    per_round: int
+    eval_every: int
+    patience: float
+    select: str
+    checkpoint_every: int
+
+    def evaluates(self, rnd: int) -> bool:
+        return rnd % self.eval_every == 0 or rnd == self.rounds
+
+    def evaluations(self, until: int) -> int:
+        return sum(self.evaluates(r) for r in range(1, until + 1))
+
+
+@dataclass
+class State:
+    """Everything that a later round depends on."""
+
+    round: int
+    server: Tree
+    private: dict[int, Tree]
+    best_round: int = 0
+    best_val: float = -1.0
+    best: list[Score] = field(default_factory=list)
+    seconds: float = 0.0
+    rejected: int = 0
+    record: dict[str, Any] | None = None
+    stopped: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """What is not a tensor."""
+        tensors = ("round", "server", "private", "best")
+        facts = {k: v for k, v in self.__dict__.items() if k not in tensors}
+        return facts | {"best": [asdict(s) for s in self.best]}
+
+
+class Interrupted(Exception):
+    """The person or the system asked to stop; `round` is the last one kept."""
+
+    def __init__(self, rnd: int) -> None:
+        super().__init__(rnd)
+        self.round = rnd
+
+
+class Federation:
+    def __init__(
+        self, method: Method, task: Task, engine: Engine, plan: Plan, directory: RunDirectory, label: str
+    ) -> None:
+        self.method, self.task, self.engine, self.plan = method, task, engine, plan
+        self.directory, self.label = directory, label
+        self.store = Store(directory.checkpoints)
+        self.guard = Guard(method, task)
+        self._unsaved: set[int] = set()
+        self._saved_round = 0
+
+    def start(self) -> State:
+        server = self.method.init_server(self.task)
+        self.directory.rewind(None)
+        return State(0, {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}, {})
+
+    def restore(self) -> State:
+        """The last committed state, or a fresh one if the run never got that far."""
+        saved = self.store.load(self.task.device)
+        if saved is None:
+            return self.start()
+        facts = saved.facts
+        facts["best"] = [Score(**s) for s in facts["best"]]
+        state = State(saved.round, saved.server, saved.private, **facts)
+        self.directory.rewind(state.record)
+        if state.best:
+            self.directory.write_clients(self.task, state.best)
+        self._saved_round = state.round
+        return state
+
+    def run(self, state: State) -> State:
+        plan, n = self.plan, len(self.task.clients)
+        meter = Meter(self.label, plan.rounds, plan.per_round, plan.evaluations(plan.rounds), n)
+        meter.skip_to(state.round * plan.per_round + plan.evaluations(state.round) * n)
+        with meter, _sigterm_as_interrupt():
+            try:
+                while state.round < plan.rounds and not state.stopped:
+                    self.round(state, meter)
+            except KeyboardInterrupt:
+                # Between two rounds the state is whole; within one it may not be, and that round is lost.
+                if state.record is not None and state.record["round"] == state.round:
+                    self.save(state)
+                raise Interrupted(self._saved_round) from None
+        return state
+
+    def round(self, state: State, meter: Meter) -> None:
+        rnd, method, task = state.round + 1, self.method, self.task
+        started = time.monotonic()
+        cohort = self.sample(rnd)
+        updates = self.engine.train(method, task, state.server, state.private, cohort, rnd, meter.tick)
+        # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
+        with _deferred_interrupt():
+            good, bad = self.guard.sift(state.server, updates)
+            record: dict[str, Any] = {
+                "round": rnd,
+                "train_loss": sum(u.loss for u in updates) / len(updates),
+                "lr": task.local.rate(rnd),
+                "participants": [u.client.id for u in good],
+                "rejected": [asdict(r) for r in bad],
+                "bytes_down": sum(u.bytes_down for u in updates),
+                "bytes_up": sum(nbytes(u.tree) for u in updates),
+            }
+            if good:
+                kept = {u.client.id: u.private for u in good if u.private}
+                state.server = method.aggregate(task, state.server, good, rnd)
+                state.private |= kept
+                self._unsaved |= kept.keys()
+            del updates, good
+            state.rejected += len(bad)
+            state.round = rnd
+        if self.plan.evaluates(rnd):
+            scores = self.evaluate(state, meter)
+            self.judge(state, scores)
+            record |= averages(scores)
+        with _deferred_interrupt():
+            record["seconds"] = time.monotonic() - started
+            state.seconds += record["seconds"]
+            state.record = record
+            if rnd % self.plan.checkpoint_every == 0 or rnd == self.plan.rounds or state.stopped:
+                self.save(state)
+            self.directory.append_round(record)
+        accuracy = f"  accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
+        meter.say(f"round {rnd}/{self.plan.rounds}  loss {record['train_loss']:.3f}{accuracy}")
+
+    def sample(self, rnd: int) -> list[Client]:
+        """Uniformly without replacement, in the order of their ids."""
+        clients = self.task.clients
+        rng = numpy_generator(self.task.seed, "sample", rnd)
+        chosen = rng.choice(len(clients), min(self.plan.per_round, len(clients)), replace=False)
+        return [clients[i] for i in sorted(chosen)]
+
+    def evaluate(self, state: State, meter: Meter) -> list[Score]:
+        clients, select = self.task.clients, self.plan.select
+        return self.engine.evaluate(
+            self.method, self.task, state.server, state.private, clients, state.round, select, meter.tick
+        )
+
+    def judge(self, state: State, scores: list[Score]) -> None:
+        """Keep the best evaluation so far, and stop when there was none for too long."""
+        if self.method.best_round_per_client and state.best:
+            scores = [max(old, new, key=lambda s: s.val_accuracy) for old, new in zip(state.best, scores, strict=True)]
+        val = averages(scores)["val_accuracy"]
+        if val > state.best_val:
+            state.best_val, state.best_round, state.best = val, state.round, scores
+            self.directory.write_clients(self.task, scores)
+        elif state.round - state.best_round > self.plan.patience * self.plan.rounds:
+            state.stopped = True
+
+    def save(self, state: State) -> None:
+        if state.round == self._saved_round:
+            return
+        self.store.save(state.round, state.server, state.private, self._unsaved, state.facts())
+        self._saved_round, self._unsaved = state.round, set()
+
+
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Ctrl-C and termination wait until the block is done."""
+    pending: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        pending.append(number)
+
+    try:
+        old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: nobody interrupts us there
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    if pending:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        old = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)

@@ -1,0 +1,70 @@
+"""The guard: no update reaches the server's state unless it is what was asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pa3dfl.methods import Method, Update
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree
+
+Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    client: int
+    reason: str
+
+
+class Guard:
+    """Knows what an honest update of each client looks like; one specification per width."""
+
+    def __init__(self, method: Method, task: Task) -> None:
+        self.method, self.task = method, task
+        self._specs: dict[Any, Spec] = {}
+
+    def spec(self, server: Tree, client: Client) -> Spec:
+        if client.width not in self._specs:
+            method, task = self.method, self.task
+            [down] = method.download(task, server, [client], 1)
+            start, fixed = method.begin(task, client, down, method.init_client(task, client))
+            upload, _ = method.finish(task, client.width, start, fixed)
+            self._specs[client.width] = {k: (tuple(v.shape), task.dtype) for k, v in upload.items()}
+        return self._specs[client.width]
+
+    def sift(self, server: Tree, updates: list[Update]) -> tuple[list[Update], list[Rejected]]:
+        """Updates fit for aggregation, sorted by client, and the others with a reason each."""
+        good, bad = [], []
+        for update in sorted(updates, key=lambda u: u.client.id):
+            reason = objection(update.tree, self.spec(server, update.client))
+            if reason is None and not 0 < update.n <= update.client.n:
+                reason = f"claims {update.n} training rows, declared {update.client.n}"
+            if reason is None:
+                good.append(update)
+            else:
+                bad.append(Rejected(update.client.id, reason))
+        return good, bad
+
+
+def objection(tree: Mapping[Any, Any], spec: Spec) -> str | None:
+    """Why a tree is not what the specification says, or None."""
+    missing, extra = sorted(spec.keys() - tree.keys()), sorted(map(str, tree.keys() - spec.keys()))
+    if missing:
+        return f"missing key {missing[0]!r}"
+    if extra:
+        return f"unexpected key {extra[0]!r}"
+    for name, (shape, dtype) in spec.items():
+        value = tree[name]
+        if not isinstance(value, torch.Tensor):
+            return f"{name!r} is a {type(value).__name__}, expected a tensor"
+        if tuple(value.shape) != shape:
+            return f"{name!r} has shape {tuple(value.shape)}, expected {shape}"
+        if value.dtype != dtype:
+            return f"{name!r} has dtype {value.dtype}, expected {dtype}"
+    if tree and not torch.stack([torch.isfinite(v).all() for v in tree.values()]).all():
+        name = next(k for k, v in tree.items() if not torch.isfinite(v).all())
+        return f"{name!r} has a value that is NaN or infinite"
+    return None

@@ -1,0 +1,153 @@
+"""The hyper-network: client embeddings in, personal parameters out (paper, equations `eq_gen`, `eq_updatehn`).
+
+Embeddings E (N, d) pass an MLP encoder to E' (N, h); per output l, e_i^(l) = softmax(E'e'_i/τ_l) E'
+mixes similar clients, and a linear decoder maps the mix to the (full-size, later pruned) output. All N
+embeddings take part in every mix, so that all of them receive gradient, sampled or not. Without attention
+e_i^(l) is the encoder's output for client i as it is.
+
+A decoder has h numbers for each generated one: 1.3-1.7 G of them for ResNet-18. Its gradient is a product
+of two thin matrices, so that neither the gradient nor the generated parameters of more than one layer
+ever exist in full.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pa3dfl.rng import generator
+from pa3dfl.tree import Tree, leading
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One generated tensor: its full shape and the deviation of its entries at the start."""
+
+    shape: Shape
+    std: float
+
+    @property
+    def numel(self) -> int:
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class HyperNetwork:
+    """Sizes and rates; the numbers themselves live in a tree, in the server's state."""
+
+    outputs: Mapping[str, Output]
+    embedding: int
+    hidden: int
+    depth: int
+    tau: float
+    tau_min: float
+    rate: float
+    encoder_rate: float
+    clip_norm: float
+    attention: bool = True
+
+    def init(self, clients: int, seed: int) -> Tree:
+        def normal(purpose: str, *shape: int, std: float) -> Tensor:
+            g = generator(seed, f"hypernetwork:{purpose}")
+            return torch.empty(shape).normal_(0, std, generator=g)
+
+        tree = {"embeddings": normal("embeddings", clients, self.embedding, std=1.0)}
+        sizes = [self.embedding] + [self.hidden] * self.depth
+        for i, (a, b) in enumerate(itertools.pairwise(sizes)):
+            tree[f"encoder.{i}.weight"] = normal(f"encoder.{i}", b, a, std=(2 / a) ** 0.5)
+            tree[f"encoder.{i}.bias"] = torch.zeros(b)
+        if self.attention:
+            tree["tau"] = torch.full((len(self.outputs),), self.tau)
+        for name, out in self.outputs.items():
+            # The bias is the start common to all clients, the weight makes them differ a little.
+            tree[f"decoder.{name}.bias"] = normal(f"{name}.bias", out.numel, std=out.std)
+            tree[f"decoder.{name}.weight"] = normal(f"{name}.weight", out.numel, self.hidden, std=out.std / 10)
+        return tree
+
+    def mixes(self, tree: Tree, ids: list[int]) -> Tensor:
+        """(outputs, clients, h): the aggregated embeddings e_i^(l) of the given clients."""
+        encoded = tree["embeddings"]
+        for i in range(self.depth):
+            encoded = F.linear(encoded, tree[f"encoder.{i}.weight"], tree[f"encoder.{i}.bias"])
+            if i < self.depth - 1:
+                encoded = F.relu(encoded)
+        if not self.attention:
+            return encoded[ids].expand(len(self.outputs), -1, -1)
+        # Length one: the temperature alone then decides how much clients share.
+        encoded = F.normalize(encoded, dim=1)
+        similarity = encoded[ids] @ encoded.T
+        return torch.softmax(similarity / tree["tau"][:, None, None], -1) @ encoded
+
+    def generate(self, tree: Tree, ids: list[int], shapes: Sequence[Mapping[str, Shape]]) -> list[Tree]:
+        """Personal parameters of the given clients, pruned to their leading entries."""
+        trees: list[Tree] = [{} for _ in ids]
+        with torch.no_grad():
+            for (name, out), mix in zip(self.outputs.items(), self.mixes(tree, ids), strict=True):
+                full = self._decode(tree, name, mix)
+                for generated, mine, own in zip(full, trees, shapes, strict=True):
+                    mine[name] = leading(generated.view(out.shape), own[name]).clone()
+        return trees
+
+    def gradient(self, tree: Tree, ids: list[int], trained: list[Tree]) -> Tree:
+        """∂/∂φ of 1/m Σ ½‖generated − trained‖² by autograd: the definition that `update` must equal."""
+        params = {k: v.detach().requires_grad_() for k, v in tree.items()}
+        loss = params["embeddings"].new_zeros(())
+        for (name, out), mix in zip(self.outputs.items(), self.mixes(params, ids), strict=True):
+            full = self._decode(params, name, mix)
+            for generated, target in zip(full, trained, strict=True):
+                error = leading(generated.view(out.shape), target[name].shape) - target[name]
+                loss = loss + error.square().sum() / (2 * len(ids))
+        return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
+
+    def update(self, tree: Tree, ids: list[int], trained: list[Tree]) -> float:
+        """One SGD step on that loss, in place; returns the gradient's norm before clipping.
+
+        `trained` is consumed: its tensors are overwritten with generated − trained.
+        """
+        m = len(ids)
+        # Sorted: a tree from a checkpoint may have another order, which changes the last bits of the norm.
+        small = {k: tree[k].detach().requires_grad_() for k in sorted(tree) if not k.startswith("decoder.")}
+        mixes = self.mixes(small, ids)
+        fixed = mixes.detach()
+        squares = fixed.new_zeros(())
+        mix_gradients = torch.empty_like(fixed)
+        for at, (name, out) in enumerate(self.outputs.items()):
+            full = self._decode(tree, name, fixed[at])
+            for generated, target in zip(full, trained, strict=True):
+                target[name].neg_().add_(leading(generated.view(out.shape), target[name].shape))
+            error = self._padded(name, out, trained)
+            torch.mm(error, tree[f"decoder.{name}.weight"], out=mix_gradients[at])
+            # ‖Σ_i error_i e_iᵀ‖² and ‖Σ_i error_i‖² need only m×m products.
+            gram = error @ error.T
+            squares += (gram * (fixed[at] @ fixed[at].T)).sum() + gram.sum()
+        mix_gradients /= m
+        gradients = torch.autograd.grad(mixes, list(small.values()), mix_gradients)
+        squares = squares / m**2 + sum(g.square().sum() for g in gradients)
+        norm = float(squares.clamp(min=0).sqrt())
+        scale = min(1.0, self.clip_norm / norm) if self.clip_norm and norm > 0 else 1.0
+        for at, (name, out) in enumerate(self.outputs.items()):
+            error = self._padded(name, out, trained)
+            step = -self.rate * scale / m
+            tree[f"decoder.{name}.weight"].addmm_(error.T, fixed[at], alpha=step)
+            tree[f"decoder.{name}.bias"].add_(error.sum(0), alpha=step)
+        for k, g in zip(small, gradients, strict=True):
+            tree[k].add_(g, alpha=-self.encoder_rate * scale)
+        if self.attention:
+            tree["tau"].clamp_(min=self.tau_min)
+        return norm
+
+    def _decode(self, tree: Tree, name: str, mix: Tensor) -> Tensor:
+        return F.linear(mix, tree[f"decoder.{name}.weight"], tree[f"decoder.{name}.bias"])
+
+    def _padded(self, name: str, out: Output, errors: list[Tree]) -> Tensor:
+        """(clients, numel): errors at full size, zero where an entry was pruned."""
+        first = errors[0][name]
+        full = torch.zeros(len(errors), *out.shape, dtype=first.dtype, device=first.device)
+        for row, error in zip(full, errors, strict=True):
+            leading(row, error[name].shape).copy_(error[name])
+        return full.flatten(1)

@@ -1,0 +1,69 @@
+"""Fjord: ordered dropout. Leading channels are trained to work without the others.
+
+Horváth et al., "FjORD: Fair and Accurate Federated Learning under heterogeneous targets with Ordered
+Dropout", NeurIPS 2021. The server keeps the full model; a client of width p trains the leading channels.
+Every batch also draws a narrower width, uniformly among the multiples of p_min below p, and teaches that
+submodel the predictions of the wide one: CE(wide, y) + CE(narrow, softmax(wide)), the teacher being constant.
+A client of the smallest width has nothing narrower and trains with plain cross-entropy.
+
+Each entry is averaged over the clients that hold it, weighted by data sizes, and keeps its value if there is
+none; without distillation equal full widths give FedAvg. The tested model is the client's slice of the global
+model as it is. Widths are fractions throughout: channel counts from float products are off by one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.rng import key
+from pa3dfl.slicing import cut, leading_places, merge
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree
+
+STEPS = "narrow/steps"
+
+
+@dataclass(frozen=True)
+class Fjord(Method):
+    name = "fjord"
+    summary = "leading channels, each batch also distilled into a narrower width"
+    capturable = False  # each step draws its own shapes
+
+    distil: bool = option(True, "distil into a narrower width; false: plain cross-entropy at the own width")
+
+    def init_server(self, task: Task) -> Tree:
+        return task.model.init(Fraction(1), key(task.seed, "model"))
+
+    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        return [cut(server, leading_places(task.model, c.width)) for c in clients]
+
+    def draw(self, task: Task, width: Fraction, generator: torch.Generator) -> Tree:
+        """The narrower width in steps of p_min; stays on the CPU, because it decides shapes."""
+        narrower = narrower_widths(width, task.p_min)
+        if not self.distil or not narrower:
+            return {}
+        return {STEPS: torch.randint(1, narrower + 1, (), generator=generator)}
+
+    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
+        x, y = batch
+        wide = task.model(theta, x, width)
+        loss = F.cross_entropy(wide, y)
+        if STEPS not in noise:
+            return loss
+        narrow = int(noise[STEPS]) * task.p_min
+        logits = task.model(cut(theta, leading_places(task.model, narrow)), x, narrow)
+        return loss + F.cross_entropy(logits, wide.detach().softmax(1))
+
+    def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
+        places = [leading_places(task.model, u.client.width) for u in updates]
+        return merge(server, [u.tree for u in updates], places, [u.n for u in updates])
+
+
+def narrower_widths(width: Fraction, p_min: Fraction) -> int:
+    """How many multiples of p_min lie below a width."""
+    return -(-width // p_min) - 1

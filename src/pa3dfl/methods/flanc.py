@@ -1,0 +1,149 @@
+"""FLANC: one bank of filters for all widths, composed by coefficients that belong to one width each.
+
+Mei et al., "Resource-Adaptive Federated Learning with All-In-One Neural Composition", NeurIPS 2022. A layer
+is a bank of R2 = T/4 filters over R1 inputs, applied to every group of R1 inputs, and a 1×1 layer of
+coefficients over the results. R1 = S·p_min (S where inputs are not pruned): every width has whole groups. It
+equals one plain weight: W[t, g·R1 + c, k] = Σ_r coef[t, g·R2 + r]·bank[r, c, k].
+
+Loss: cross-entropy + λ·Σ mean-square(BBᵀ − I), B a layer's bank as a matrix of R2 rows. Banks are averaged
+over all sampled clients; coefficients, norms and head over those of equal width, and a width that nobody had
+keeps its values. All means are unweighted, as the authors' are. Tested is the server's model.
+
+Choices: every encoder layer is decomposed (the authors leave stem and shortcuts whole; the efficiency table
+of the Pa3dFL paper fits only this) and has no bias; the head is plain. Banks start orthogonal, coefficients
+by He's rule for the composed weight (the authors' rule relies on batch norms). Training composes weights, one
+product a layer; `encoder_forward` applies bank and coefficients in turn: that is what `pa3dfl cost` counts.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.rng import generator, key
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree, mean, put, take
+
+BANK, COEF, PLAIN = "bank/", "coef/", "plain/"
+
+
+@dataclass(frozen=True)
+class FLANC(Method):
+    name = "flanc"
+    summary = "a filter bank shared by all widths, coefficients shared within a width"
+
+    lam: float = option(0.01, "λ, weight of the banks' orthogonality")
+    basis: float = option(0.25, "R2/T, filters in a bank for each output of the full layer")
+
+    def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
+        # Inputs are composed in whole groups of R1 = S·p_min.
+        return [p // p_min * p_min for p in affordable]
+
+    def init_server(self, task: Task) -> Tree:
+        tree: Tree = {}
+        for layer, shape in banks(self, task).items():
+            g = generator(task.seed, f"bank:{layer}")
+            tree[BANK + layer] = nn.init.orthogonal_(torch.empty(shape), generator=g)
+        for width in sorted({c.width for c in task.clients}):
+            fresh = task.model.init(width, key(task.seed, "model"))
+            for layer, (R2, R1, *kernel) in banks(self, task).items():
+                t, s, taps = *fresh[f"{layer}.weight"].shape[:2], math.prod(kernel)
+                # He's rule: entries of an orthogonal bank have a mean square of 1/max(R1·k², R2).
+                std = math.sqrt(2 / (s * taps) * max(R1 * taps, R2) / R2)
+                g = generator(task.seed, f"coef:{width}:{layer}")
+                tree[of(width) + COEF + layer] = torch.empty(t, s // R1 * R2).normal_(0, std, generator=g)
+            rest = {k: v for k, v in fresh.items() if k.rpartition(".")[0] not in task.model.layers}
+            tree |= put(of(width) + PLAIN, rest)
+        return tree
+
+    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        shared = put(BANK, take(BANK, server))
+        return [shared | take(of(c.width), server) for c in clients]
+
+    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
+        dependence = sum(off_identity(bank) for bank in take(BANK, theta).values())
+        return super().loss(task, width, theta, fixed, batch, noise) + self.lam * dependence
+
+    def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
+        server |= put(BANK, mean([take(BANK, u.tree) for u in updates]))
+        for width in {u.client.width for u in updates}:
+            trees = [u.tree for u in updates if u.client.width == width]
+            own = [{k: v for k, v in t.items() if not k.startswith(BANK)} for t in trees]
+            server |= put(of(width), mean(own))
+        return server
+
+    def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
+        composed = {f"{k}.weight": compose(theta[BANK + k], theta[COEF + k]) for k in task.model.layers}
+        return plain(task, width, theta) | composed
+
+    def encoder_forward(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, x: Tensor) -> Tensor:
+        """The encoder by factors: no weight is composed."""
+        layers, shapes = task.model.layers, task.model.shapes(width)
+        # They stand in for the weights, and tell the layers apart.
+        empty = {layer: x.new_empty(shapes[f"{layer}.weight"]) for layer in layers}
+        with ByFactors({id(empty[layer]): (theta[BANK + layer], theta[COEF + layer]) for layer in layers}):
+            weights = {f"{layer}.weight": v for layer, v in empty.items()}
+            return task.model.features(plain(task, width, theta) | weights, x, width)
+
+    def is_head(self, task: Task, name: str) -> bool:
+        return name.startswith(PLAIN + task.model.head + ".")
+
+
+class ByFactors(TorchFunctionMode):
+    """Where a layer would use one of the given weights, its bank and coefficients are applied instead."""
+
+    def __init__(self, factors: dict[int, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.factors = factors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in (F.linear, F.conv1d, F.conv2d, F.conv3d) or id(args[1]) not in self.factors:
+            return func(*args, **(kwargs or {}))
+        x, weight, _, *how = args  # the bias is zero
+        bank, coef = self.factors[id(weight)]
+        if func is F.linear:
+            return F.linear(F.linear(x.unflatten(-1, (-1, bank.shape[1])), bank).flatten(-2), coef)
+        if weight.shape[1] != x.shape[1]:  # a grouped convolution has no factored form
+            return func(x, compose(bank, coef), None, *how)
+        # Groups of inputs stand beside each other as rows of a batch.
+        y = func(x.unflatten(1, (-1, bank.shape[1])).flatten(0, 1), bank, None, *how)
+        y = y.unflatten(0, (len(x), -1)).flatten(1, 2)
+        return func(y, coef[(...,) + (None,) * (bank.ndim - 2)])
+
+
+def compose(bank: Tensor, coef: Tensor) -> Tensor:
+    """The plain weight: coefficients (t, groups·R2) times bank (R2, R1, kernel)."""
+    t, R2 = len(coef), len(bank)
+    return (coef.view(-1, R2) @ bank.flatten(1)).view(t, -1, *bank.shape[2:])
+
+
+def off_identity(bank: Tensor) -> Tensor:
+    """Mean square of BBᵀ − I."""
+    B = bank.flatten(1)
+    return F.mse_loss(B @ B.T, torch.eye(len(B), device=B.device, dtype=B.dtype))
+
+
+def of(width: Fraction) -> str:
+    """Prefix of what a width has for itself; ends in a colon because 1/ would begin 1/16/ as well."""
+    return f"{width}:"
+
+
+def plain(task: Task, width: Fraction, theta: Tree) -> Tree:
+    """All but the composed weights: norms and head as they are, biases of composed layers zero."""
+    shapes, some = task.model.shapes(width), next(iter(theta.values()))
+    biases = {f"{layer}.bias" for layer in task.model.layers} & shapes.keys()
+    return take(PLAIN, theta) | {k: some.new_zeros(shapes[k]) for k in biases}
+
+
+def banks(method: FLANC, task: Task) -> dict[str, tuple[int, ...]]:
+    """Shapes (R2, R1, kernel); R1 is what the layer takes at p_min."""
+    full, narrow = task.model.shapes(Fraction(1)), task.model.shapes(task.p_min)
+    outputs = {layer: full[f"{layer}.weight"][0] for layer in task.model.layers}
+    return {k: (max(1, round(t * method.basis)), *narrow[f"{k}.weight"][1:]) for k, t in outputs.items()}

@@ -1,0 +1,99 @@
+"""HeteroFL: nested submodels of halving widths, each entry averaged over the clients that hold it.
+
+Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
+Clients", ICLR 2021. The server keeps the full model; a client of capacity r trains the leading channels at
+the largest width 0.5^i with 0.25^i ≤ r. Two aids of the paper, both in training only:
+
+- the Scaler divides what each encoder layer puts out by p, before a norm if there is one, so that narrow
+  models work at the magnitude of the full one. Layers are linear in their weights: these are divided instead;
+- masked cross-entropy sets the logits of classes that a client does not own to 0, and leaves their rows of
+  the head out of its average. The client therefore tells the server which classes it trains on.
+
+The mean is weighted by data sizes, so that without the two aids equal capacities give FedAvg. What nobody
+trained in a round keeps its value. The tested model is the client's slice of the global model as it is, and
+runs without the Scaler, which the authors define for training only. They tested the full model alone: narrow
+slices of a network without norms lose by it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.rng import key
+from pa3dfl.slicing import cut, entrywise_mean, leading_places
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree
+
+OWNED = "classes/owned"
+# A shortcut adds to a scaled branch and is not scaled itself; only its name tells it from other layers.
+SHORTCUTS = ("shortcut", "downsample", "skip")
+
+
+@dataclass(frozen=True)
+class HeteroFL(Method):
+    name = "heterofl"
+    summary = "leading channels at halving widths, entry-wise mean over the clients that hold them"
+
+    scaler: bool = option(True, "divide the output of each encoder layer by p in training")
+    masked: bool = option(True, "leave classes that a client does not own out of its loss and of its average")
+
+    def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
+        return [max(halved(p), p_min) for p in affordable]
+
+    def init_server(self, task: Task) -> Tree:
+        return task.model.init(Fraction(1), key(task.seed, "model"))
+
+    def init_client(self, task: Task, client: Client) -> Tree:
+        if not self.masked:
+            return {}
+        labels = task.data.y[task.data.rows(client.id, "train").to(task.data.y.device)]
+        owned = torch.zeros(task.model.classes, device=labels.device)
+        owned[labels.long()] = 1
+        return {OWNED: owned.to(task.dtype)}
+
+    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        return [cut(server, leading_places(task.model, c.width)) for c in clients]
+
+    def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
+        return down, private
+
+    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
+        x, y = batch
+        weights = scaled(task, width, theta) if self.scaler else theta
+        logits = task.model(weights, x, width)
+        if self.masked:
+            logits = logits.masked_fill(fixed[OWNED] == 0, 0)
+        return F.cross_entropy(logits, y)
+
+    def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
+        return theta | fixed, fixed
+
+    def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
+        places = [leading_places(task.model, u.client.width) for u in updates]
+        for k, old in server.items():
+            weights: list[float | Tensor] = [u.n for u in updates]
+            if self.masked and self.is_head(task, k):
+                one_per_row = (-1, *[1] * (old.ndim - 1))
+                weights = [u.n * (u.tree[OWNED] > 0).to(old.dtype).view(one_per_row) for u in updates]
+            server[k] = entrywise_mean(old, [u.tree[k] for u in updates], [p[k] for p in places], weights)
+        return server
+
+
+def halved(p: Fraction) -> Fraction:
+    """The largest 0.5^i that is at most p."""
+    width = Fraction(1)
+    while width > p:
+        width /= 2
+    return width
+
+
+def scaled(task: Task, width: Fraction, theta: Tree) -> Tree:
+    """Weights whose encoder layers put out 1/p of what they would."""
+    layers = [n for n in task.model.layers if not any(s in n.lower() for s in SHORTCUTS)]
+    names = [f"{n}.{kind}" for n in layers for kind in ("weight", "bias") if f"{n}.{kind}" in theta]
+    return theta | {k: theta[k] * float(1 / width) for k in names}

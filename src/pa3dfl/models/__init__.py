@@ -1,0 +1,6 @@
+"""Networks as ordinary factories with a width, and what can be inferred from them."""
+
+from pa3dfl.models.registry import NAMES, factory_of
+from pa3dfl.models.width import Model
+
+__all__ = ["NAMES", "Model", "factory_of"]

@@ -1,0 +1,49 @@
+"""Which network a name stands for: one of ours, or anybody's `package.module:factory`."""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+
+from torch import nn
+
+from pa3dfl.errors import UserError
+from pa3dfl.models.cnn import cnn_cifar100, cnn_fashion
+from pa3dfl.models.resnet import resnet18_gn
+
+Factory = Callable[..., nn.Module]
+
+_FACTORIES: dict[str, Factory] = {
+    "cnn-fashion": cnn_fashion,
+    "cnn-cifar100": cnn_cifar100,
+    "resnet18-gn": resnet18_gn,
+}
+NAMES = tuple(_FACTORIES)
+
+
+def factory_of(name: str) -> Factory:
+    if name in _FACTORIES:
+        return _FACTORIES[name]
+    if ":" not in name:
+        close = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {close[0]}?" if close else "your own is given as package.module:factory"
+        raise UserError(f"unknown model {name!r}: expected one of {', '.join(NAMES)}; {hint}")
+    return import_object(name, "model")
+
+
+def import_object(path: str, what: str) -> Callable[..., nn.Module]:
+    """The object at `package.module:name`, looked for in the current directory too."""
+    module_name, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except Exception as e:  # importing somebody's module runs somebody's code: anything may come out
+        raise UserError(
+            f"{what} {path!r} could not be imported ({type(e).__name__}: {e}): expected "
+            "package.module:name, importable from the current directory or PYTHONPATH"
+        ) from e
+    if not callable(found):
+        raise UserError(f"{what} {path!r} is a {type(found).__name__}: expected a callable that takes a width")
+    return found

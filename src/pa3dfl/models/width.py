@@ -1,0 +1,206 @@
+"""A network at many widths: shapes, head and layers, inferred from the factory alone.
+
+A factory is `make(width, ...) -> nn.Module`. It is called with the keywords `input_shape`, `num_classes`
+and `full_features` as far as its signature names them. Comparing parameter shapes at width 1 and at
+p_min tells which dimensions scale, so that slicing, decomposing and costing work for any model.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pa3dfl.errors import UserError
+from pa3dfl.tree import Tree
+
+Shapes = dict[str, tuple[int, ...]]
+FULL = Fraction(1)
+_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Model:
+    """One architecture at every width that its layers allow.
+
+    With `full_features` the last encoder layer keeps its full output at every width, so that the
+    head has one size for all clients.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., nn.Module],
+        name: str,
+        input_shape: tuple[int, ...],
+        classes: int,
+        full_features: bool = False,
+    ) -> None:
+        self.factory, self.name = factory, name
+        self.input_shape, self.classes = tuple(input_shape), classes
+        self.full_features = full_features
+        try:
+            self._keywords = set(inspect.signature(factory).parameters)
+        except (TypeError, ValueError):  # builtins have no signature
+            self._keywords = set()
+        self._networks: dict[Fraction, tuple[nn.Module, nn.Module, Shapes]] = {}
+        full = self._build(FULL)
+        self._refuse_unfederated(full)
+        self._full_shapes = _shapes(full)
+        self.layers, self.head = self._trace(full)
+
+    def check(self, p_min: Fraction) -> None:
+        """Refuse a model that cannot be pruned to `p_min`, saying which layer and what to change."""
+        if p_min == FULL:
+            return
+        narrow = _shapes(self._build(p_min))
+        if narrow == self._full_shapes:
+            raise UserError(
+                f"model {self.name!r} ignores its width: it has the same shapes at width {p_min} and 1; "
+                "multiply its hidden sizes by the factory's first argument"
+            )
+        self.shapes(p_min)
+
+    def shapes(self, width: Fraction) -> Shapes:
+        """Parameter shapes at a width."""
+        return self._network(width)[2]
+
+    def is_layer(self, name: str) -> bool:
+        """Whether a parameter is the weight of a convolution or linear layer of the encoder."""
+        return name.removesuffix(".weight") in self.layers and name.endswith(".weight")
+
+    def init(self, width: Fraction, seed: int) -> Tree:
+        """Fresh parameters by PyTorch's own rule for each layer, a function of the seed alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._build(width)
+        params = {k: v.detach().clone() for k, v in module.named_parameters()}
+        for k, shape in self.shapes(width).items():
+            if params[k].shape != shape:  # a layer that was widened here, not by the factory
+                g = torch.Generator().manual_seed(seed)
+                bound = params[k].abs().max()
+                params[k] = torch.empty(shape).uniform_(-1, 1, generator=g) * bound
+        return params
+
+    def __call__(self, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
+        return functional_call(self._network(width)[0], dict(params), (x,))
+
+    def features(self, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
+        """What the encoder hands to the head."""
+        encoder = {k: v for k, v in params.items() if not k.startswith(f"{self.head}.")}
+        return functional_call(self._network(width)[1], encoder, (x,))
+
+    def _network(self, width: Fraction) -> tuple[nn.Module, nn.Module, Shapes]:
+        """The network, its encoder and its shapes. Both give structure only: their weights are never used."""
+        if width not in self._networks:
+            module = self._build(width)
+            shapes = _shapes(module)
+            self._check_shapes(width, shapes)
+            if self.full_features and not self._offers("full_features"):
+                shapes = self._widened(width, module, shapes)
+            encoder = copy.deepcopy(module)
+            encoder.set_submodule(self.head, nn.Identity())
+            self._networks[width] = (module, encoder, shapes)
+        return self._networks[width]
+
+    def _offers(self, keyword: str) -> bool:
+        return keyword in self._keywords
+
+    def _build(self, width: Fraction) -> nn.Module:
+        known = {
+            "input_shape": self.input_shape,
+            "num_classes": self.classes,
+            "full_features": self.full_features,
+        }
+        kwargs = {k: v for k, v in known.items() if self._offers(k)}
+        try:
+            module = self.factory(float(width), **kwargs)
+        except Exception as e:  # a user's factory may raise anything
+            raise UserError(f"model {self.name!r} cannot be built at width {width}: {_say(e)}") from e
+        if not isinstance(module, nn.Module):
+            raise UserError(f"model {self.name!r} gave a {type(module).__name__}: expected a torch.nn.Module")
+        return module
+
+    def _refuse_unfederated(self, module: nn.Module) -> None:
+        for name, m in module.named_modules():
+            if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                raise UserError(
+                    f"model {self.name!r} has BatchNorm at {name!r}: batch statistics do not federate; "
+                    "use GroupNorm or LayerNorm instead"
+                )
+            if isinstance(m, nn.RNNBase):
+                raise UserError(
+                    f"model {self.name!r} has a recurrent layer at {name!r}: its gates are stacked in one weight, "
+                    "whose leading rows are not a narrower layer; use convolutions, linear layers or attention"
+                )
+
+    def _trace(self, module: nn.Module) -> tuple[tuple[str, ...], str]:
+        """Names of the weighted layers in the order in which a batch meets them, and of the head."""
+        order: dict[str, None] = {}
+
+        def note(name: str) -> Callable[..., None]:
+            return lambda *_: order.update({name: None})
+
+        hooks = [m.register_forward_hook(note(n)) for n, m in module.named_modules() if isinstance(m, _WEIGHTED)]
+        out = self._try(module, {}, FULL)
+        for h in hooks:
+            h.remove()
+        *layers, head = order or [""]
+        if out.shape != (2, self.classes) or not layers or not isinstance(module.get_submodule(head), nn.Linear):
+            raise UserError(
+                f"model {self.name!r} maps a batch of {self.input_shape} to {tuple(out.shape)[1:]} in {len(order)} "
+                f"layers: expected {self.classes} logits from a torch.nn.Linear head after at least one other layer"
+            )
+        return tuple(layers), head
+
+    def _try(self, module: nn.Module, params: Tree, width: Fraction) -> Tensor:
+        try:
+            with torch.no_grad():
+                return functional_call(module, params, (torch.zeros(2, *self.input_shape),))
+        except Exception as e:  # a user's network may raise anything
+            raise UserError(
+                f"model {self.name!r} at width {width} cannot take a batch of shape {self.input_shape}: {_say(e)}"
+            ) from e
+
+    def _check_shapes(self, width: Fraction, shapes: Shapes) -> None:
+        if shapes.keys() != self._full_shapes.keys():
+            raise UserError(
+                f"model {self.name!r} has other parameters at width {width} than at 1: a width may change "
+                "the sizes of layers, not which layers there are"
+            )
+        for name, shape in shapes.items():
+            for d, (n, whole) in enumerate(zip(shape, self._full_shapes[name], strict=True)):
+                if n != whole and n != whole * width:
+                    raise UserError(
+                        f"model {self.name!r}: dimension {d} of {name} is {whole} wide, and {whole} × {width} = "
+                        f"{float(whole * width):g} (the factory made {n}); make it a multiple of "
+                        f"{width.denominator} or choose a larger p_min"
+                    )
+
+    def _widened(self, width: Fraction, module: nn.Module, shapes: Shapes) -> Shapes:
+        """Shapes with the last encoder layer at full output, for a factory that cannot say so itself.
+
+        Linear and convolution layers take whatever weights they are given, so that this works unless
+        something with a size of its own stands between that layer and the head: one trial tells.
+        """
+        last, full = self.layers[-1], self._full_shapes
+        kept = [k for k in (f"{last}.weight", f"{last}.bias") if k in shapes]
+        wide = shapes | {k: (full[k][0], *shapes[k][1:]) for k in kept}
+        wide[f"{self.head}.weight"] = full[f"{self.head}.weight"]
+        try:
+            self._try(module, {k: torch.zeros(s) for k, s in wide.items()}, width)
+        except UserError as e:
+            raise UserError(
+                f"model {self.name!r} does not run with its last encoder layer {last!r} at full output: give its "
+                "factory an argument full_features=False that keeps that layer unpruned when True"
+            ) from e
+        return wide
+
+
+def _shapes(module: nn.Module) -> Shapes:
+    return {k: tuple(v.shape) for k, v in module.named_parameters()}
+
+
+def _say(e: Exception) -> str:
+    return f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}"

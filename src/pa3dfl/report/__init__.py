@@ -1,0 +1,16 @@
+"""Reports: run directories in, tables and pictures out. Nothing here trains or touches a device."""
+
+from pa3dfl.report.pictures import capacity_picture, learning_curve, partition_picture
+from pa3dfl.report.runs import Run, find_runs, read_run
+from pa3dfl.report.tables import comparison, render
+
+__all__ = [
+    "Run",
+    "capacity_picture",
+    "comparison",
+    "find_runs",
+    "learning_curve",
+    "partition_picture",
+    "read_run",
+    "render",
+]

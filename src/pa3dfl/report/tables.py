@@ -1,0 +1,107 @@
+"""Runs side by side: plain records for programs, a table for people."""
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pa3dfl.report.runs import CONDITIONS, Run, conditions, distinct, mean
+
+_NONE = "–"
+
+
+def comparison(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """One JSON-ready record per run; what a run does not know is None.
+
+    `fifths` holds the mean test accuracy of each fifth of the clients by capacity r, lowest first, and
+    `capacities` the [lowest, highest] r within each. Both are empty where a fifth means nothing: all
+    clients equal, or fewer than five.
+    """
+    return [_record(run) for run in runs]
+
+
+def render(records: Sequence[dict[str, Any]], console: Console) -> None:
+    """Prints the comparison: percent, the best of each accuracy column in bold."""
+    labels = fifth_labels(records)
+    headers = ["mean", "worst\ntenth", *(label.replace(" ", "\n", 1) for label in labels)]
+    rows = [
+        [row["test_accuracy"], row["worst_decile_accuracy"], *(row["fifths"] or [None] * len(labels))]
+        for row in records
+    ]
+    # Compared as printed, so that two equal-looking numbers are both bold or both plain.
+    shown = [[_NONE if value is None else f"{100 * value:.1f}" for value in row] for row in rows]
+    columns = [[cell for cell in column if cell != _NONE] for column in zip(*shown, strict=True)]
+    best = [max(column, key=float) if len(records) > 1 and column else None for column in columns]
+
+    values = {key: distinct(records, key) for key in CONDITIONS}
+    title = Text(" · ".join(conditions({key: found[0] for key, found in values.items() if len(found) == 1})))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("method", overflow="fold")
+    for header in [*headers, "best\nround", "time"]:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row, cells in zip(records, shown, strict=True):
+        accuracies = [Text(c, "bold" if c == top else "") for c, top in zip(cells, best, strict=True)]
+        best_round = _NONE if row["best_round"] is None else str(row["best_round"])
+        time = _NONE if row["seconds"] is None else str(timedelta(seconds=round(row["seconds"])))
+        table.add_row(Text(row["name"]), *accuracies, best_round, time)
+    console.print(table)
+
+    if labels and labels[0].startswith("fifth"):
+        console.print("fifth 1: the clients with the least capacity r", highlight=False)
+    if differ := [f"{key} ({', '.join(found)})" for key, found in values.items() if len(found) > 1]:
+        console.print(f"Note: these runs differ in {', '.join(differ)}.", markup=False, highlight=False)
+
+
+def fifth_labels(records: Iterable[dict[str, Any]]) -> list[str]:
+    """A name for each fifth: its highest r where all runs agree on it; none where no run has fifths."""
+    ends = {tuple(_percent(high) for _, high in row["capacities"]) for row in records if row["fifths"]}
+    if len(ends) > 1:
+        return [f"fifth {i}" for i in range(1, 6)]
+    return [f"r ≤ {end}" for end in ends.pop()] if ends else []
+
+
+def _record(run: Run) -> dict[str, Any]:
+    capacities, fifths = _by_capacity(run.clients)
+    known = run.summary.get
+    traffic = [r["bytes_up"] + r["bytes_down"] for r in run.rounds if "bytes_up" in r and "bytes_down" in r]
+    worst = _worst_tenth(run.clients)
+    return {
+        "name": run.name,
+        "method": known("method"),
+        **{key: known(key) for key in CONDITIONS},
+        "rounds": known("rounds"),
+        "best_round": known("best_round"),
+        "test_accuracy": known("test_accuracy"),
+        "worst_decile_accuracy": known("worst_decile_accuracy") if worst is None else worst,
+        "fifths": fifths,
+        "capacities": capacities,
+        "val_accuracy": known("val_accuracy"),
+        "bytes_per_round": mean(traffic),
+        "seconds": known("seconds"),
+        "path": str(run.path),
+        "finished": run.finished,
+    }
+
+
+def _by_capacity(clients: Sequence[dict[str, Any]]) -> tuple[list[list[float]], list[float | None]]:
+    if len(clients) < 5 or len({client["r"] for client in clients}) == 1:
+        return [], []
+    ranked = sorted(clients, key=lambda client: (client["r"], client["client"]))
+    parts = [[ranked[i] for i in part] for part in np.array_split(np.arange(len(ranked)), 5)]
+    spans = [[part[0]["r"], part[-1]["r"]] for part in parts]
+    return spans, [mean(client["test_accuracy"] for client in part) for part in parts]
+
+
+def _worst_tenth(clients: Sequence[dict[str, Any]]) -> float | None:
+    tested = sorted(c["test_accuracy"] for c in clients if c["test_accuracy"] is not None)
+    return mean(tested[: math.ceil(len(tested) / 10)])
+
+
+def _percent(r: float) -> str:
+    return f"{100 * r:.0f}%" if r >= 0.1 else f"{100 * r:.2g}%"

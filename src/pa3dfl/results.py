@@ -1,0 +1,92 @@
+"""The run directory: files that other tools read."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pa3dfl.checkpoint import write_atomically
+from pa3dfl.engines import Score
+from pa3dfl.task import Task
+
+COLUMNS = ("client", "r", "width", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy", "alpha")
+
+
+def worst_decile(accuracies: list[float]) -> float:
+    """Mean of the lowest tenth, at least one client."""
+    worst = sorted(accuracies)[: math.ceil(len(accuracies) / 10)]
+    return sum(worst) / len(worst)
+
+
+def averages(scores: list[Score]) -> dict[str, float]:
+    """Unweighted means over clients."""
+    n = len(scores)
+    return {
+        "val_accuracy": sum(s.val_accuracy for s in scores) / n,
+        "val_loss": sum(s.val_loss for s in scores) / n,
+        "test_accuracy": sum(s.test_accuracy for s in scores) / n,
+        "worst_decile_accuracy": worst_decile([s.test_accuracy for s in scores]),
+        "alpha": sum(s.alpha for s in scores) / n,
+    }
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def rounds(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def write_config(self, values: dict[str, Any]) -> None:
+        write_atomically(self.config, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
+
+    def append_round(self, record: dict[str, Any]) -> None:
+        with self.rounds.open("a") as f:
+            f.write(json.dumps(record) + "\n")
+
+    def rewind(self, last: dict[str, Any] | None) -> None:
+        """Make `rounds.jsonl` end with the record of the last committed round."""
+        kept: list[str] = []
+        if last is not None:
+            lines = self.rounds.read_text().splitlines() if self.rounds.exists() else []
+            for line in lines:
+                try:
+                    if json.loads(line)["round"] >= last["round"]:
+                        break
+                except (ValueError, KeyError):  # a line that a crash cut short
+                    break
+                kept.append(line)
+            kept.append(json.dumps(last))
+        write_atomically(self.rounds, "".join(line + "\n" for line in kept).encode())
+
+    def write_clients(self, task: Task, scores: list[Score]) -> None:
+        by_id = {s.client: s for s in scores}
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for c in task.clients:
+            split, s = task.data.splits[c.id], by_id[c.id]
+            sizes = (len(split.train), len(split.val), len(split.test))
+            rows.writerow([c.id, float(c.r), c.width, *sizes, s.val_accuracy, s.test_accuracy, s.alpha])
+        write_atomically(self.path / "clients.csv", text.getvalue().encode())
+
+    def write_summary(self, values: dict[str, Any]) -> None:
+        write_atomically(self.summary, (json.dumps(values, indent=2) + "\n").encode())

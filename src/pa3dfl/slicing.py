@@ -1,0 +1,96 @@
+"""Submodels as slices of the full model: which entries a client holds, and how slices are put back together.
+
+A place is an index of a tensor: leading slices in every dimension, or sets of positions for a window of
+channels that has rolled on. Cutting is `tensor[place]`, pasting is the same on the left-hand side.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from pa3dfl.errors import UserError
+from pa3dfl.models import Model
+from pa3dfl.tree import Tree
+
+Place = tuple[slice | Tensor, ...]
+Places = dict[str, Place]
+
+
+def leading_places(model: Model, width: Fraction) -> Places:
+    """The leading channels of every layer: submodels are nested."""
+    return {k: tuple(slice(0, n) for n in shape) for k, shape in model.shapes(width).items()}
+
+
+def rolling_places(model: Model, width: Fraction, offset: int, device: torch.device) -> Places:
+    """The window of p·T channels that starts at `offset`, modulo T, in every layer of T channels.
+
+    A window depends on T alone, so that an output and the input it feeds hold the same channels, and so do
+    tensors that are added to each other: a layer's inputs follow from those before it without a graph.
+    """
+    whole, columns = model.shapes(Fraction(1)), columns_per_channel(model)
+    places: Places = {}
+    for k, shape in model.shapes(width).items():
+        scaled = [d for d, (n, full) in enumerate(zip(shape, whole[k], strict=True)) if n < full]
+        indexed = max(scaled, default=-1) + 1  # the dimensions after the last scaled one are kept as they are
+        sets = []
+        for d in range(indexed):
+            each = columns.get(k, 1) if d == 1 else 1
+            channels = window(whole[k][d] // each, shape[d] // each, offset)
+            held = (channels[:, None] * each + torch.arange(each)).flatten()
+            sets.append(held.to(device).view(-1, *[1] * (indexed - 1 - d)))
+        places[k] = tuple(sets)
+    return places
+
+
+def window(channels: int, held: int, offset: int) -> Tensor:
+    """`held` consecutive positions from `offset` on, modulo `channels`, in ascending order."""
+    return ((torch.arange(held) + offset) % channels).sort().values
+
+
+@lru_cache(maxsize=16)
+def columns_per_channel(model: Model) -> dict[str, int]:
+    """How many input columns of a linear layer belong to one channel: the pixels, after convolutions.
+
+    Features are flattened channel first, so that channel c of P pixels is the columns c·P to c·P + P − 1.
+    """
+    shapes = model.shapes(Fraction(1))
+    columns: dict[str, int] = {}
+    channels = 0  # of the convolution before this layer, if there is no linear layer in between
+    for layer in (*model.layers, model.head):
+        outputs, inputs, *kernel = shapes[f"{layer}.weight"]
+        if channels and not kernel:
+            if inputs % channels:
+                raise UserError(
+                    f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels, and "
+                    "nothing tells which feeds which; flatten the last convolution, channel first, or choose "
+                    "a method that keeps leading channels, such as heterofl"
+                )
+            columns[f"{layer}.weight"] = inputs // channels
+        channels = outputs if kernel else 0
+    return columns
+
+
+def cut(tree: Mapping[str, Tensor], places: Places) -> Tree:
+    return {k: v[places[k]] for k, v in tree.items()}
+
+
+def merge(server: Tree, trees: Sequence[Tree], places: Sequence[Places], weights: Sequence[float]) -> Tree:
+    """The full model with every entry replaced by its mean over the slices that hold it."""
+    return {k: entrywise_mean(old, [t[k] for t in trees], [p[k] for p in places], weights) for k, old in server.items()}
+
+
+def entrywise_mean(
+    old: Tensor, parts: Sequence[Tensor], places: Sequence[Place], weights: Sequence[float | Tensor]
+) -> Tensor:
+    """Each entry's weighted mean over the parts that hold it; what nobody holds keeps its old value.
+
+    A weight is a number, or a tensor that broadcasts over its part: zero where the part does not count.
+    """
+    total, held = torch.zeros_like(old), torch.zeros_like(old)
+    for part, place, weight in zip(parts, places, weights, strict=True):
+        total[place] += part * weight
+        held[place] += weight
+    return torch.where(held > 0, total / torch.where(held > 0, held, 1), old)

@@ -1,0 +1,47 @@
+"""What is to be learned, by whom, under which rules: everything a method may know."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+
+from pa3dfl.data import FederatedData
+from pa3dfl.models import Model
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's public facts: its capacity r, the width p that its method gives it, its training rows."""
+
+    id: int
+    r: Fraction
+    width: Fraction
+    n: int
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The same for every method, so that none is compared on better terms than another."""
+
+    epochs: int
+    batch: int
+    lr: float
+    lr_decay: float
+    weight_decay: float
+    clip_norm: float
+
+    def rate(self, rnd: int) -> float:
+        """Step size in round `rnd`, counted from 1."""
+        return self.lr * self.lr_decay ** (rnd - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    model: Model
+    data: FederatedData
+    clients: list[Client]
+    p_min: Fraction
+    local: LocalTraining
+    seed: int
+    device: torch.device
+    dtype: torch.dtype = torch.float32

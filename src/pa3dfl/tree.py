@@ -1,0 +1,70 @@
+"""Flat trees of tensors: the only thing that crosses a boundary between rooms, processes or machines."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+
+
+def wire(tree: Mapping[str, Tensor]) -> Tree:
+    """A copy that shares nothing with its source: detached, dense, freshly allocated.
+
+    Engines call it at every boundary. Strides and alignment change the last bits of a result, so
+    that a tree which went over a network and one that did not must look alike afterwards.
+    """
+    return {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tree.items()}
+
+
+def nbytes(tree: Mapping[str, Tensor]) -> int:
+    return sum(v.numel() * v.element_size() for v in tree.values())
+
+
+def count(tree: Mapping[str, Tensor]) -> int:
+    return sum(v.numel() for v in tree.values())
+
+
+def put(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
+    """The same tree under a prefix; `take` undoes it."""
+    return {prefix + k: v for k, v in tree.items()}
+
+
+def take(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
+    """The part of a tree under a prefix, with the prefix removed."""
+    return {k[len(prefix) :]: v for k, v in tree.items() if k.startswith(prefix)}
+
+
+def leading(full: Tensor, shape: Iterable[int]) -> Tensor:
+    """The leading entries of `full` in every dimension: a view of the given shape."""
+    return full[tuple(slice(0, n) for n in shape)]
+
+
+def lerp(a: Mapping[str, Tensor], b: Mapping[str, Tensor], alpha: float) -> Tree:
+    """a + α(b − a), exact at both ends."""
+    if alpha in (0.0, 1.0):
+        return dict(b if alpha else a)
+    return {k: torch.lerp(v, b[k], alpha) for k, v in a.items()}
+
+
+def mean(trees: list[Tree], weights: list[float] | None = None) -> Tree:
+    """The (weighted) mean of trees of equal shapes, summed in the order given."""
+    w = weights or [1.0] * len(trees)
+    total = sum(w)
+    return {k: sum_of([t[k] for t in trees], [x / total for x in w]) for k in trees[0]}
+
+
+def sum_of(tensors: list[Tensor], weights: list[float]) -> Tensor:
+    out = tensors[0] * weights[0]
+    for t, w in zip(tensors[1:], weights[1:], strict=True):
+        out.add_(t, alpha=w)
+    return out
+
+
+def covered_mean(old: Tensor, parts: list[Tensor]) -> Tensor:
+    """Entry-wise mean over the leading parts that hold an entry; what nobody holds keeps its old value."""
+    total, holders = torch.zeros_like(old), torch.zeros_like(old)
+    for part in parts:
+        leading(total, part.shape).add_(part)
+        leading(holders, part.shape).add_(1)
+    return torch.where(holders > 0, total / holders.clamp(min=1), old)

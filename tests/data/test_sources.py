@@ -1,0 +1,344 @@
+"""Finding and reading data sets: tiny files in every layout, then broken ones."""
+
+import dataclasses
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pa3dfl.data import sources
+from pa3dfl.data.sources import NAMES, Arrays, available, load, places
+from pa3dfl.errors import UserError
+
+Files = dict[str, bytes]
+
+ROWS = 10
+FASHION = np.random.default_rng(0).integers(0, 256, (ROWS, 28, 28), dtype=np.uint8)
+CIFAR = np.random.default_rng(1).integers(0, 256, (ROWS, 3, 32, 32), dtype=np.uint8)
+FLAT = CIFAR.reshape(ROWS, -1)
+Y = np.arange(ROWS, dtype=np.uint8)
+FINE = 99 - Y
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder of this machine is searched, and published files are complete with ROWS images."""
+    monkeypatch.delenv("PA3DFL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sources, "_DEBIAN", tmp_path / "debian")
+    for name in NAMES[1:]:
+        small = dataclasses.replace(sources._CATALOGUE[name], count=ROWS, extra=())
+        monkeypatch.setitem(sources._CATALOGUE, name, small)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def binary(x: np.ndarray, *labels: np.ndarray) -> bytes:
+    return np.hstack([*(y[:, None] for y in labels), x]).tobytes()
+
+
+def pickled(batch: object) -> bytes:
+    return pickle.dumps(batch, protocol=2)
+
+
+def npz(**arrays: Any) -> bytes:
+    np.savez(file := io.BytesIO(), **arrays)
+    return file.getvalue()
+
+
+def tar(files: Files, kind: bytes = tarfile.REGTYPE) -> bytes:
+    with tarfile.open(fileobj=(packed := io.BytesIO()), mode="w:gz") as archive:
+        for name, blob in {"readme": b"", **files}.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.type, info.linkname = len(blob), kind, "/etc/passwd"
+            archive.addfile(info, io.BytesIO(blob))
+    return packed.getvalue()
+
+
+def write(folder: Path, files: Files) -> Path:
+    for name, blob in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(blob)
+    return folder
+
+
+def own(tmp_path: Path, **arrays: Any) -> Arrays:
+    return load(str(write(tmp_path, {"own.npz": npz(**arrays)}) / "own.npz"))
+
+
+def message(data: str, data_dir: Path | None = None) -> str:
+    """The error of a load that must fail, which must be one line."""
+    with pytest.raises(UserError) as error:
+        load(data, data_dir, download=False)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+TRAIN = {"train-images-idx3-ubyte": idx(FASHION), "train-labels-idx1-ubyte": idx(Y)}
+IMAGES, LABELS = TRAIN
+TRAIN_GZ = {f"{name}.gz": gzip.compress(blob) for name, blob in TRAIN.items()}
+BIN10 = {f"cifar-10-batches-bin/data_batch_{i + 1}.bin": binary(FLAT[i::5], Y[i::5]) for i in range(5)}
+PY10 = {
+    f"cifar-10-batches-py/data_batch_{i + 1}": pickled({b"data": FLAT[i::5], b"labels": Y[i::5].tolist()})
+    for i in range(5)
+}
+DEALT = np.concatenate([np.arange(ROWS)[i::5] for i in range(5)])  # the order of rows in those batches
+BIN100, PY100 = "cifar-100-binary/train.bin", "cifar-100-python/train"
+FINE_BIN = {BIN100: binary(FLAT, Y, FINE)}
+FINE_PY = {PY100: pickled({b"data": FLAT, b"fine_labels": FINE.tolist(), b"coarse_labels": Y.tolist()})}
+FORTRAN = {PY100: pickled({b"data": np.asfortranarray(FLAT), b"fine_labels": FINE.tolist()})}
+# As Python 2 wrote the published batches: byte strings, and numpy's module by its old name.
+PYTHON_2 = {
+    PY100: b"\x80\x02}(U\x0bfine_labels](" + b"".join(b"K" + bytes([y]) for y in FINE) + b"eU\x04data"
+    b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85U\x01btR(K\x01K\x0aM\x00\x0c\x86"
+    b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
+    b"T" + struct.pack("<i", FLAT.size) + FLAT.tobytes() + b"tbu."
+}
+LAST = {"x_train": CIFAR.transpose(0, 2, 3, 1)[:7], "x_test": CIFAR, "y_test": Y}  # channels last, fewer rows
+
+LAYOUTS: list[tuple[str, Files, np.ndarray, np.ndarray]] = [
+    ("fashion-mnist", TRAIN, FASHION[:, None], Y),
+    ("fashion-mnist", TRAIN_GZ, FASHION[:, None], Y),
+    ("fashion-mnist", {IMAGES: TRAIN[IMAGES], f"{LABELS}.gz": TRAIN_GZ[f"{LABELS}.gz"]}, FASHION[:, None], Y),
+    ("fashion-mnist", {f"fashion-mnist/{name}": TRAIN_GZ[name] for name in TRAIN_GZ}, FASHION[:, None], Y),
+    ("fashion-mnist", {f"FashionMNIST/raw/{name}": TRAIN[name] for name in TRAIN}, FASHION[:, None], Y),
+    ("fashion-mnist", {"fashion-mnist.npz": npz(x_train=FASHION, y_train=Y)}, FASHION[:, None], Y),
+    ("cifar10", BIN10, CIFAR[DEALT], Y[DEALT]),
+    ("cifar10", {"cifar-10-binary.tar.gz": tar(BIN10)}, CIFAR[DEALT], Y[DEALT]),
+    ("cifar10", PY10, CIFAR[DEALT], Y[DEALT]),
+    ("cifar10", {"cifar-10-python.tar.gz": tar(PY10)}, CIFAR[DEALT], Y[DEALT]),
+    ("cifar10", {"cifar10.npz": npz(x_train=CIFAR, y_train=Y)}, CIFAR, Y),
+    ("cifar10", {"cifar10.npz": npz(**LAST, y_train=Y[:7, None])}, CIFAR[:7], Y[:7]),
+    ("cifar100", FINE_BIN, CIFAR, FINE),
+    ("cifar100", {"cifar-100-binary.tar.gz": tar(FINE_BIN)}, CIFAR, FINE),
+    ("cifar100", FINE_PY, CIFAR, FINE),
+    ("cifar100", FORTRAN, CIFAR, FINE),
+    ("cifar100", PYTHON_2, CIFAR, FINE),
+    ("cifar100", {"cifar-100-python.tar.gz": tar(FINE_PY)}, CIFAR, FINE),
+    ("cifar100", {"cifar100.npz": npz(**LAST, y_train=FINE[:7])}, CIFAR[:7], FINE[:7]),
+]
+
+
+@pytest.mark.parametrize(("name", "files", "x", "y"), LAYOUTS)
+def test_layouts(tmp_path: Path, name: str, files: Files, x: np.ndarray, y: np.ndarray) -> None:
+    write(tmp_path, files)
+    before = sorted(tmp_path.rglob("*"))
+    arrays = load(name, tmp_path, download=False)
+    np.testing.assert_array_equal(arrays.x, x)
+    np.testing.assert_array_equal(arrays.y, y)
+    assert (arrays.x.dtype, arrays.y.dtype, arrays.client) == (np.uint8, np.int64, None)
+    assert arrays.x.flags.c_contiguous
+    assert arrays.x.flags.writeable
+    assert arrays.classes == (100 if name == "cifar100" else 10)
+    assert sorted(tmp_path.rglob("*")) == before  # nothing was extracted
+
+
+def test_bundled_is_the_published_ten_thousand() -> None:
+    arrays = load("fashion-mnist-10k", download=False)
+    assert arrays.x.shape == (10_000, 1, 28, 28)
+    assert np.bincount(arrays.y).tolist() == [1000] * 10
+    assert arrays.y[:5].tolist() == [9, 2, 1, 1, 6]
+
+
+IMAGES_GZ, BIN5 = f"{IMAGES}.gz", "cifar-10-batches-bin/data_batch_5.bin"
+GZ, BIN4 = TRAIN_GZ[IMAGES_GZ], {name: BIN10[name] for name in BIN10 if name != BIN5}
+TAR10, TAR100, NPZ10 = "cifar-10-binary.tar.gz", "cifar-100-binary.tar.gz", "cifar10.npz"
+
+BROKEN: list[tuple[str, Files, str]] = [
+    ("fashion-mnist", {**TRAIN, IMAGES: b""}, "it starts with , an idx file"),
+    ("fashion-mnist", {**TRAIN, IMAGES: TRAIN[LABELS]}, "starts with 00000801, an idx file of this kind"),
+    ("fashion-mnist", {**TRAIN, IMAGES: TRAIN[IMAGES][:9]}, f"{IMAGES} cannot be read ("),
+    ("fashion-mnist", {**TRAIN, IMAGES: TRAIN[IMAGES][:-1]}, "header claims 7,840 bytes, it holds 7,839"),
+    ("fashion-mnist", {**TRAIN, LABELS: idx(Y)[:4] + b"\xff" * 4 + b"1"}, "claims 4,294,967,295 bytes"),
+    ("fashion-mnist", {**TRAIN, IMAGES: idx(FASHION[:9])}, "holds 9 images, not 10: replace it"),
+    ("fashion-mnist", {**TRAIN, IMAGES: idx(FASHION[:, 1:])}, "needs uint8 images of 1×28×28"),
+    ("fashion-mnist", {**TRAIN, LABELS: idx(Y[:9])}, "labels of shape (9,) for 10 rows"),
+    ("fashion-mnist", {**TRAIN_GZ, IMAGES_GZ: GZ[:3000]}, f"{IMAGES_GZ} cannot be read ("),
+    ("fashion-mnist", {**TRAIN_GZ, IMAGES_GZ: GZ[:5]}, f"{IMAGES_GZ} cannot be read ("),
+    ("fashion-mnist", {**TRAIN_GZ, IMAGES_GZ: GZ[:99] + b"?" + GZ[100:]}, f"{IMAGES_GZ} cannot be read ("),
+    ("fashion-mnist", {**TRAIN_GZ, IMAGES_GZ: b"text"}, f"{IMAGES_GZ} cannot be read ("),
+    ("cifar10", {TAR10: tar(BIN10)[:-4000]}, f"{TAR10} cannot be read ("),
+    ("cifar10", {TAR10: b"<html>not found</html>"}, f"{TAR10} cannot be read ("),
+    ("cifar10", {TAR10: tar(BIN4)}, f"it has no member {BIN5}"),
+    ("cifar10", {**BIN10, BIN5: b"12345"}, f"{BIN5} cannot be read (5 bytes are not a whole number of"),
+    ("cifar10", {**BIN10, BIN5: b""}, "holds 8 images, not 10"),
+    ("cifar10", {**BIN10, BIN5: binary(FLAT[:2], Y[:2] + 9)}, "the label 10: cifar10 has labels 0..9"),
+    ("cifar10", BIN4, "incomplete, add data_batch_5.bin to it"),
+    ("cifar10", {NPZ10: npz(x_train=FASHION, y_train=Y)}, "(10, 1, 28, 28): cifar10 needs uint8 images"),
+    ("cifar10", {NPZ10: npz(x_train=CIFAR / 255, y_train=Y)}, "holds float32"),
+    ("cifar10", {NPZ10: npz(x_train=CIFAR, y_train=Y + 1)}, "the label 10: cifar10 has labels 0..9"),
+    ("cifar10", {NPZ10: npz(x=CIFAR, y=Y)}, "has no array 'x_train' (it holds x, y)"),
+    ("cifar100", {TAR100: tar({BIN100: b""}, tarfile.SYMTYPE)}, f"it has no member {BIN100}"),
+    ("cifar100", {PY100: FINE_PY[PY100][:-9]}, f"{PY100} cannot be read ("),
+    ("cifar100", {PY100: pickled([1, 2])}, "not a dictionary with b'data' and b'fine_labels'"),
+    ("cifar100", {PY100: pickled({b"data": FLAT})}, "not a dictionary with b'data' and b'fine_labels'"),
+    ("cifar100", {PY100: pickled({b"data": "pixels", b"fine_labels": [0] * 10})}, "not an array of bytes"),
+    ("cifar100", {PY100: pickled({b"data": FLAT * 1.0, b"fine_labels": [0] * 10})}, "not an array of bytes"),
+    ("cifar100", {PY100: pickled({b"data": FLAT, b"fine_labels": [0] * 9})}, "cannot reshape array"),
+    ("cifar100", {PY100: pickled({b"data": FLAT, b"fine_labels": ["cat"] * 10})}, "not whole numbers from 0"),
+    ("cifar100", {PY100: pickled({b"data": FLAT, b"fine_labels": [100] * 10})}, "the label 100"),
+]
+
+
+@pytest.mark.parametrize(("name", "files", "reason"), BROKEN)
+def test_broken_files(tmp_path: Path, name: str, files: Files, reason: str) -> None:
+    error = message(name, write(tmp_path, files))
+    assert reason in error
+    assert str(tmp_path) in error
+
+
+class Evil:
+    def __init__(self, target: Path) -> None:
+        self.target = str(target)
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (self.target,)
+
+
+def test_nothing_pickled_is_run(tmp_path: Path) -> None:
+    evil = Evil(tmp_path / "ran")
+    batch = pickled({b"data": FLAT, b"fine_labels": FINE.tolist(), b"more": evil})
+    write(tmp_path, {PY100: batch, "cifar-10-python.tar.gz": tar(dict.fromkeys(PY10, pickle.dumps(evil, 4)))})
+    write(tmp_path, {"own.npz": npz(x=CIFAR, y=np.array([evil] * ROWS, dtype=object))})
+    assert f"asks for {os.mkdir.__module__}.mkdir" in message("cifar100", tmp_path)
+    assert f"asks for {os.mkdir.__module__}.mkdir" in message("cifar10", tmp_path)
+    assert "save it again with np.savez" in message(str(tmp_path / "own.npz"))
+    assert not (tmp_path / "ran").exists()
+    pickle.loads(batch)
+    assert (tmp_path / "ran").exists()  # it would have
+
+
+def test_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PA3DFL_DATA", str(tmp_path / "env"))
+    order = [tmp_path, tmp_path / "env", tmp_path / "cache" / "pa3dfl", tmp_path / "debian"]
+    assert places(tmp_path) == order
+    assert places() == order[1:]
+    for i, place in reversed(list(enumerate(order))):  # each one found takes precedence over the later ones
+        write(place, {NPZ10: npz(x_train=CIFAR[i : i + 1], y_train=Y[i : i + 1])})
+        assert load("cifar10", tmp_path).y == [i]
+        assert {f.name: f.path for f in available(tmp_path)}["cifar10"] == place / NPZ10
+    monkeypatch.delenv("PA3DFL_DATA")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert places() == [Path("/home/someone/.cache/pa3dfl"), tmp_path / "debian"]
+
+
+def test_extra_place_is_for_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = dataclasses.replace(sources._CATALOGUE["fashion-mnist"], extra=(tmp_path / "extra",))
+    monkeypatch.setitem(sources._CATALOGUE, "fashion-mnist", extra)
+    write(tmp_path / "extra", TRAIN)
+    np.testing.assert_array_equal(load("fashion-mnist", download=False).y, Y)
+    assert str(tmp_path / "extra") not in message("cifar10")
+
+
+def test_available(tmp_path: Path) -> None:
+    write(tmp_path, BIN10)
+    found = {f.name: f for f in available(tmp_path)}
+    assert tuple(found) == NAMES == ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
+    assert found["fashion-mnist-10k"].path == Path(sources.__file__).parent / "bundled"
+    assert found["cifar10"].path == tmp_path / "cifar-10-batches-bin"
+    assert found["cifar100"].path is None
+    assert found["cifar100"].places == tuple(places(tmp_path))
+    hint = "put cifar-100-binary.tar.gz or cifar100.npz into one of them or pass --data-dir"
+    assert found["cifar100"].hint == hint
+    listed = ", ".join(map(str, places(tmp_path)))
+    assert message("cifar100", tmp_path) == f"cifar100 was not found in {listed}: {hint}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_dir_that_does_not_exist(tmp_path: Path, name: str) -> None:
+    assert f"{tmp_path / 'typo'} is not a folder" in message(name, tmp_path / "typo")
+
+
+def test_unknown_name() -> None:
+    known = "expected fashion-mnist-10k, fashion-mnist, cifar10, cifar100, or the path of a .npz"
+    assert message("CIFAR-10") == f"unknown data 'CIFAR-10', did you mean cifar10?: {known}"
+    assert message("zzz") == f"unknown data 'zzz': {known}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((6, 8, 9), (6, 1, 8, 9)),
+        ((6, 8, 9, 3), (6, 3, 8, 9)),
+        ((6, 8, 9, 1), (6, 1, 8, 9)),
+        ((6, 4, 8, 9), (6, 4, 8, 9)),
+        ((6, 3, 8, 3), (6, 3, 8, 3)),  # both could be channels: the order that the library uses wins
+        ((6, 8, 8, 8), (6, 8, 8, 8)),
+    ],
+)
+def test_own_images(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    x = CIFAR.ravel()[: np.prod(shape)].reshape(shape)
+    arrays = own(tmp_path, x=x, y=[0, 1, 2, 0, 1, 2])
+    assert (arrays.x.dtype, arrays.x.shape, arrays.classes) == (np.uint8, expected, 3)
+    moved = x if shape == expected or x.ndim == 3 else np.moveaxis(x, -1, 1)
+    np.testing.assert_array_equal(arrays.x.reshape(moved.shape), moved)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, np.uint16, bool, np.uint8])
+def test_own_features_become_float32(tmp_path: Path, dtype: type) -> None:
+    x = (FLAT[:6, :5] % 2).astype(dtype)
+    arrays = own(tmp_path, x=x, y=[0.0, 1.0, 0.0, 3.0, 1.0, 1.0])
+    np.testing.assert_array_equal(arrays.x, x.astype(np.float32))
+    assert (arrays.x.dtype, arrays.y.dtype) == (np.float32, np.int64)
+    assert arrays.y.tolist() == [0, 1, 0, 3, 1, 1]
+    assert (arrays.classes, arrays.client) == (4, None)
+
+
+@pytest.mark.parametrize("client", [[30, -5, 30, 7], ["zoe", "al", "zoe", "bo"], [b"z", b"a", b"z", b"b"]])
+def test_own_clients_are_numbered_in_sorted_order(tmp_path: Path, client: list) -> None:
+    owner = own(tmp_path, x=np.ones((4, 2)), y=[0, 1, 0, 1], client=client).client
+    assert owner is not None
+    assert (owner.dtype, owner.tolist()) == (np.int64, [2, 0, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"x": [[0.0], [np.nan], [1], [1]]}, "NaN or infinite"),
+        ({"x": [[0.0], [1e300], [1], [1]]}, "NaN or infinite"),
+        ({"x": [["a"], ["b"], ["c"], ["d"]]}, "type <U1: expected numbers"),
+        ({"x": np.ones(4)}, "x of shape (4,)"),
+        ({"x": np.ones((0, 3))}, "x of shape (0, 3)"),
+        ({"x": np.ones((3, 2))}, "labels of shape (4,) for 3 rows"),
+        ({"y": [0, 1, -1, 0]}, "not whole numbers from 0"),
+        ({"y": [0, 1, 0.5, 0]}, "not whole numbers from 0"),
+        ({"y": [0, 1, np.nan, 0]}, "not whole numbers from 0"),
+        ({"y": [0, 1, np.inf, 0]}, "not whole numbers from 0"),
+        ({"y": np.array([0, 1, 2**63, 0], np.uint64)}, "not whole numbers from 0"),
+        ({"y": ["a", "b", "c", "d"]}, "not whole numbers from 0"),
+        ({"y": [1, 1, 1, 1]}, "only the label 1 in y: at least 2 classes"),
+        ({"y": [0, 1, 10**9, 0]}, "the label 1000000000 in only 4 rows"),
+        ({"y": np.eye(4)}, "labels of shape (4, 4)"),
+        ({"client": [0, 1, 2]}, "client of shape (3,)"),
+        ({"client": [0.5, 1, 2, 3]}, "type float64: expected 4 integers or strings"),
+    ],
+)
+def test_own_npz_that_cannot_work(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    good = {"x": np.ones((4, 2)), "y": [0, 1, 0, 1]}
+    assert own(tmp_path, **good).classes == 2
+    with pytest.raises(UserError) as error:
+        own(tmp_path, **{**good, **change})
+    assert reason in str(error.value)
+
+
+def test_own_npz_that_is_not_one(tmp_path: Path) -> None:
+    path, whole = tmp_path / "own.npz", npz(x=np.ones((4, 2)), y=[0, 1, 0, 1])
+    assert f"there is no file {path}" in message(str(path))
+    np.save(array := io.BytesIO(), np.ones(3))
+    for blob in (b"", b"text", whole[: len(whole) // 2], array.getvalue()):
+        write(tmp_path, {"own.npz": blob})
+        assert f"{path} cannot be read (not a .npz archive)" in message(str(path))
+    write(tmp_path, {"own.npz": whole.replace(b"NUMPY", b"BUMPY")})
+    assert f"{path} cannot be read (" in message(str(path))
+    write(tmp_path, {"own.npz": npz(x=[1])})
+    assert message(str(path)) == f"{path} has no array 'y' (it holds x): add it"

@@ -1,0 +1,81 @@
+"""A small federation on synthetic images, for any method: `make_task(method)`, then `play(method, task)`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from pa3dfl import api
+from pa3dfl.data import Arrays
+from pa3dfl.engines.sequential import Sequential
+from pa3dfl.guard import Guard
+from pa3dfl.methods import Method, Update
+from pa3dfl.rng import numpy_generator
+from pa3dfl.task import Task
+from pa3dfl.tree import Tree, wire
+
+
+def make_arrays(rows: int = 160, classes: int = 4, shape: tuple[int, ...] = (1, 8, 8)) -> Arrays:
+    """Noisy copies of one random picture per class: easy to learn, and never exactly."""
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (classes, *shape))
+    y = np.arange(rows) % classes
+    x = np.clip(pictures[y] + rng.normal(0, 60, (rows, *shape)), 0, 255).astype(np.uint8)
+    return Arrays(x, y.astype(np.int64), classes)
+
+
+def build(method: Method, arrays: Arrays | None = None, **given: Any) -> Task:
+    """Four clients with capacities 1, 1/4, 1/16, 1/256 in this order, in float64, unless said otherwise."""
+    said: dict[str, Any] = {
+        "method": method.name, "model": "cnn-fashion", "clients": 4, "partition": "iid", "augment": False,
+        "setting": "list:1,1/4,1/16,1/256", "epochs": 1, "batch": 10, "lr": 0.05, "precision": "fp64",
+        "device": "cpu", "threads": 1,
+    }  # fmt: skip
+    config = api.configure(said | given)
+    return api.make_task(config, method, arrays or make_arrays())
+
+
+@dataclass
+class Played:
+    """Server states (the first before round 1), the updates of each round, private states at the end."""
+
+    servers: list[Tree]
+    rounds: list[list[Update]] = field(default_factory=list)
+    private: dict[int, Tree] = field(default_factory=dict)
+
+
+def run(method: Method, task: Task, rounds: int = 3, per_round: int = 2) -> Played:
+    """What a federation does, without files. Every update must pass the guard."""
+    server: Tree = on_task(task, method.init_server(task))
+    played, guard = Played([wire(server)]), Guard(method, task)
+    for rnd in range(1, rounds + 1):
+        ids = numpy_generator(task.seed, "sample", rnd).choice(len(task.clients), per_round, replace=False)
+        cohort = [task.clients[i] for i in sorted(ids)]
+        updates = Sequential().train(method, task, server, played.private, cohort, rnd, lambda: None)
+        good, bad = guard.sift(server, updates)
+        assert not bad, bad
+        # Aggregation may consume its arguments: keep copies.
+        copies = [Update(u.client, wire(u.tree), u.n, wire(u.private), u.loss, u.bytes_down) for u in good]
+        played.rounds.append(copies)
+        server = method.aggregate(task, server, good, rnd)
+        played.private |= {u.client.id: u.private for u in good if u.private}
+        played.servers.append(wire(server))
+    return played
+
+
+def on_task(task: Task, tree: dict[str, Tensor]) -> Tree:
+    """As the federation does with initial states."""
+    return {k: v.to(task.device, task.dtype) for k, v in tree.items()}
+
+
+@pytest.fixture
+def make_task() -> Callable[..., Task]:
+    return build
+
+
+@pytest.fixture
+def play() -> Callable[..., Played]:
+    return run
