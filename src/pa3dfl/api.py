@@ -50,6 +50,8 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
     """Train from the start; returns the summary. `run(method="fedavg", rounds=20)` is enough."""
     config = configure(_given(config) | given)
     directory = RunDirectory(Path(config.out or ""))
+    if directory.path.exists() and not directory.path.is_dir():
+        raise UserError(f"{directory.path} is a file: choose another --out")
     if directory.path.exists() and any(directory.path.iterdir()):
         if not overwrite:
             raise UserError(
@@ -62,14 +64,14 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
             )
     arrays = load(config.data, Path(config.data_dir) if config.data_dir else None)
     federation = build(config, arrays, directory)
-    if directory.path.exists():
-        shutil.rmtree(directory.path)
     try:
+        if directory.path.exists():
+            shutil.rmtree(directory.path)
         directory.path.mkdir(parents=True)
         directory.write_config(_flat(config) | {"data_fingerprint": fingerprint(arrays)})
     except OSError as e:
         raise UserError(
-            f"run directory {directory.path} cannot be written: {e.strerror}; choose another --out"
+            f"run directory {directory.path} cannot be written: {e.strerror or e}; choose another --out"
         ) from None
     return _finish(config, federation, federation.run(federation.start()))
 
@@ -159,15 +161,11 @@ def option_fields(cls: type[Method]) -> dict[str, dataclasses.Field[Any]]:
 def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"unknown device {name!r}: expected auto, cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if name not in ("cpu", "cuda"):
+        raise UserError(f"unknown device {name!r}: expected auto, cpu or cuda; CUDA_VISIBLE_DEVICES picks one GPU")
+    if name == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {name!r} is not available: no CUDA GPU was found; use --device cpu")
-    return device
+    return torch.device(name)
 
 
 def fingerprint(arrays: Arrays) -> str:

@@ -47,9 +47,9 @@ def capacities(setting: str, clients: int, seed: int) -> list[Fraction]:
     those levels, dealt evenly and shuffled. `list:…`: one value per client. `FILE.csv`: columns client, r.
     """
     kind, _, rest = setting.partition(":")
-    if kind == "ideal":
+    if setting == "ideal":
         return [Fraction(1)] * clients
-    if kind in ("hetero", "uniform"):
+    if setting in ("hetero", "uniform"):
         low, gaps = Fraction(1, 100), max(clients - 1, 1)
         return _shuffled([1 - (1 - low) * i / gaps for i in range(clients)], seed)
     if kind in ("levels", "list"):
@@ -78,12 +78,12 @@ def _one_each(values: list[Fraction], clients: int, where: str) -> list[Fraction
 
 def _read(path: Path) -> list[Fraction]:
     try:
-        with path.open(newline="") as f:
+        with path.open(newline="", encoding="utf-8-sig") as f:
             rows = list(csv.DictReader(f))
         by_client = {int(row["client"]): parse_ratio(row["r"], f"{path}: capacity") for row in rows}
     except OSError as e:
         raise UserError(f"capacities {path} cannot be read: {e.strerror}") from None
-    except (KeyError, TypeError, UnicodeDecodeError):
+    except (KeyError, TypeError, UnicodeDecodeError, csv.Error):
         raise UserError(f"capacities {path} must have the columns client and r") from None
     except UserError:
         raise

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -79,7 +80,7 @@ def run(argv: list[str]) -> None:
     if named != file:
         raise UserError(f"config {named!r} is not a .yaml file: options are given with dashes, such as --rounds 10")
     given.pop("data_fingerprint", None)
-    summary = api.run(overwrite=overwrite, **(given | args))
+    summary = api.run(api.configure(given | args), overwrite)
     _show([Path(summary["path"])], summary if as_json else None)
 
 
@@ -145,6 +146,8 @@ def list_costs(argv: list[str]) -> None:
         shape = tuple(coerce("input-shape", n, int) for n in args.input_shape.split(","))
     if args.classes:
         classes = coerce("classes", args.classes, int)
+    if classes < 2 or min(shape) < 1:
+        raise UserError(f"{classes} classes of inputs {shape}: expected at least 2 classes and sizes of at least 1")
     records = []
     for name in args.method or methods.registry():
         method = methods.find(name)()
@@ -204,7 +207,7 @@ def describe_data(argv: list[str]) -> None:
         "smallest_client": int(sizes.min()),
         "largest_client": int(sizes.max()),
         "classes_per_client": float((counts > 0).sum(1).mean()),
-        "largest_class_share": float((counts.max(1) / sizes).mean()),
+        "largest_class_share": float((counts.max(1) / np.maximum(sizes, 1)).mean()),
         "picture": str(report.partition_picture(counts, out, title)),
     }
     _print([record], tuple(record), args.json)

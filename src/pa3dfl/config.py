@@ -1,5 +1,6 @@
 """One set of dataclasses for file, flags and Python: what a run is."""
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -78,6 +79,9 @@ class Config:
     """The method's own hyper-parameters."""
 
     def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            if f.name != "options":
+                object.__setattr__(self, f.name, coerce(f.name, getattr(self, f.name), f.type))
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -112,10 +116,12 @@ class Config:
 def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Field[Any]]) -> Config:
     """A config from what was given (file and flags), over the presets of its data, over the defaults.
 
-    Keys are fields of `Config` or of the method.
+    Keys are fields of `Config` or of the method. None is as good as not given.
     """
     own = {f.name: f for f in dataclasses.fields(Config) if f.name != "options"}
     known = {**own, **method_fields}
+    unknown = {k: v for k, v in given.items() if k not in known}
+    given = unknown | {k: v for k, v in given.items() if k in known and v is not None}
     data = given.get("data", Config.data)
     setting = str(given.get("setting", Config.setting))
     chosen = preset(str(data), str(given.get("method", Config.method)), setting)
@@ -155,9 +161,12 @@ def coerce(name: str, value: Any, kind: Any) -> Any:
         if t is str and not isinstance(value, (dict, list)):
             return str(value)
         if t in (int, float) and not isinstance(value, bool):
+            if t is int:
+                with contextlib.suppress(ValueError):  # by way of a float, long seeds would lose digits
+                    return int(str(value))
             try:
                 number = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 continue
             if t is float and not math.isnan(number):
                 return number
@@ -173,7 +182,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except OSError as e:
         raise UserError(f"config {path} cannot be read: {e.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
+    except (yaml.YAMLError, ValueError) as e:  # ValueError: not text, or a date such as 2026-13-45
         raise UserError(f"config {path} is not YAML: {' '.join(str(e).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"config {path} must be a mapping of option: value")

@@ -49,7 +49,7 @@ def add_config(parser: argparse.ArgumentParser, method: str, options: Mapping[st
     if options:
         own = parser.add_argument_group(f"options of {method}")
         for f in options.values():
-            _add(own, f, ())
+            _add(own, f, f.metadata["choices"])
 
 
 def _add(group: Any, f: dataclasses.Field[Any], choices: tuple[str, ...]) -> None:

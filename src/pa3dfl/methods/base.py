@@ -6,9 +6,10 @@ and validation data picks the one that is tested. Nothing is remembered in betwe
 stack clients, capture the step or send it over a wire.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pa3dfl.errors import UserError
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
 
@@ -34,9 +36,12 @@ class Update:
     bytes_down: int
 
 
-def option(default: Any, help: str) -> Any:
-    """A hyper-parameter with the line that `--help` shows."""
-    return field(default=default, metadata={"help": help})
+def option(
+    default: Any, help: str, at_least: float | None = None, above: float | None = None, choices: tuple[str, ...] = ()
+) -> Any:
+    """A hyper-parameter: the line that `--help` shows, and which values make sense."""
+    metadata = {"help": help, "at_least": at_least, "above": above, "choices": choices}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,16 @@ class Method(ABC):
 
     capturable: ClassVar[bool] = True
     """A step does the same operations on the same shapes every time, so that an engine may record and replay it."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value, m = getattr(self, f.name), f.metadata
+            if m["choices"] and value not in m["choices"]:
+                raise UserError(f"{f.name} is {value!r}: expected one of {', '.join(m['choices'])}")
+            if m["at_least"] is not None and not m["at_least"] <= value < math.inf:
+                raise UserError(f"{f.name} is {value}: expected a number of at least {m['at_least']:g}")
+            if m["above"] is not None and not m["above"] < value < math.inf:
+                raise UserError(f"{f.name} is {value}: expected a number above {m['above']:g}")
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         """The width of each client, given the widths that they could afford."""

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.decomposition import LayerPlan, off_diagonal, plan, recover
+from pa3dfl.decomposition import R2_RULES, LayerPlan, off_diagonal, plan, recover
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.rng import generator, key
@@ -37,20 +37,24 @@ class Pa3dFL(Method):
     full_features = True
     trains_to_test = True
 
-    lam: float = option(1e-3, "λ, weight of the orthogonality term of convolutions")
-    embedding: int = option(64, "d, size of a client's embedding")
-    hidden: int = option(64, "h, hidden size of the hyper-network's encoder")
-    depth: int = option(3, "layers of the hyper-network's encoder")
-    hn_lr: float = option(1.0, "γ, step size of the hyper-network's decoders; not decayed")
-    hn_encoder_lr: float = option(0.1, "step size of its encoder, embeddings and temperatures")
-    hn_clip: float = option(50.0, "largest norm of the hyper-network's gradient; 0 for no limit")
-    tau: float = option(0.2, "attention temperature of every layer at the start")
-    tau_min: float = option(0.1, "floor of the temperatures: below about 0.1 clients stop sharing")
-    head_scale: float = option(0.0, "s: rows of the frozen head are uniform in ±s/√features; 0 for √3·ln(classes)")
-    last_gain: float = option(0.0, "factor on the start of the last encoder layer; 0 for 1/ln(classes)")
-    r2_rule: str = option("max", "R2 of a convolution: max(S,T,k²) for 'max', max(min(S,T),k²) for 'paper'")
-    r2_scale: float = option(1.0, "factor on R2 of convolutions")
-    line_search: int = option(11, "values of α tried between received and locally trained model")
+    lam: float = option(1e-3, "λ, weight of the orthogonality term of convolutions", at_least=0)
+    embedding: int = option(64, "d, size of a client's embedding", at_least=1)
+    hidden: int = option(64, "h, hidden size of the hyper-network's encoder", at_least=1)
+    depth: int = option(3, "layers of the hyper-network's encoder", at_least=1)
+    hn_lr: float = option(1.0, "γ, step size of the hyper-network's decoders; not decayed", above=0)
+    hn_encoder_lr: float = option(0.1, "step size of its encoder, embeddings and temperatures", above=0)
+    hn_clip: float = option(50.0, "largest norm of the hyper-network's gradient; 0 for no limit", at_least=0)
+    tau: float = option(0.2, "attention temperature of every layer at the start", above=0)
+    tau_min: float = option(0.1, "floor of the temperatures: below about 0.1 clients stop sharing", above=0)
+    head_scale: float = option(
+        0.0, "s: rows of the frozen head are uniform in ±s/√features; 0 for √3·ln(classes)", at_least=0
+    )
+    last_gain: float = option(0.0, "factor on the start of the last encoder layer; 0 for 1/ln(classes)", at_least=0)
+    r2_rule: str = option(
+        "max", "R2 of a convolution: max(S,T,k²) for 'max', max(min(S,T),k²) for 'paper'", choices=R2_RULES
+    )
+    r2_scale: float = option(1.0, "factor on R2 of convolutions", above=0)
+    line_search: int = option(11, "values of α tried between received and locally trained model", at_least=2)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         # θ_v is pruned by whole blocks of R1 = T·p_min channels.
@@ -113,7 +117,7 @@ class Pa3dFL(Method):
         head = task.model.head + "."
         m0 = self.weights(task, width, received, fixed) | put(head, fixed)
         m1 = self.weights(task, width, trained, fixed) | put(head, take(V + HEAD, trained))
-        steps = max(self.line_search - 1, 1)
+        steps = self.line_search - 1
         return {i / steps: lerp(m0, m1, i / steps) for i in range(steps + 1)}
 
 

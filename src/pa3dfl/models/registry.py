@@ -39,7 +39,7 @@ def import_object(path: str, what: str) -> Callable[..., nn.Module]:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except Exception as e:  # importing somebody's module runs somebody's code: anything may come out
+    except (Exception, SystemExit) as e:  # importing somebody's module runs somebody's code: anything may come out
         raise UserError(
             f"{what} {path!r} could not be imported ({type(e).__name__}: {e}): expected "
             "package.module:name, importable from the current directory or PYTHONPATH"

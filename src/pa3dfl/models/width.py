@@ -19,6 +19,7 @@ from pa3dfl.tree import Tree
 
 Shapes = dict[str, tuple[int, ...]]
 FULL = Fraction(1)
+_STACKED = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -76,9 +77,9 @@ class Model:
             torch.manual_seed(seed)
             module = self._build(width)
         params = {k: v.detach().clone() for k, v in module.named_parameters()}
+        g = torch.Generator().manual_seed(seed)
         for k, shape in self.shapes(width).items():
             if params[k].shape != shape:  # a layer that was widened here, not by the factory
-                g = torch.Generator().manual_seed(seed)
                 bound = params[k].abs().max()
                 params[k] = torch.empty(shape).uniform_(-1, 1, generator=g) * bound
         return params
@@ -129,10 +130,16 @@ class Model:
                     f"model {self.name!r} has BatchNorm at {name!r}: batch statistics do not federate; "
                     "use GroupNorm or LayerNorm instead"
                 )
-            if isinstance(m, nn.RNNBase):
+            if isinstance(m, _STACKED):
                 raise UserError(
-                    f"model {self.name!r} has a recurrent layer at {name!r}: its gates are stacked in one weight, "
-                    "whose leading rows are not a narrower layer; use convolutions, linear layers or attention"
+                    f"model {self.name!r} has {type(m).__name__} at {name!r}: its gates or projections are stacked in "
+                    "one weight, whose leading rows are not a narrower layer; use convolutions and linear layers"
+                )
+        for name, p in module.named_parameters():
+            if isinstance(p, nn.parameter.UninitializedParameter):
+                raise UserError(
+                    f"model {self.name!r} leaves the size of {name} open: give the layer its input size instead of "
+                    "using a lazy one"
                 )
 
     def _trace(self, module: nn.Module) -> tuple[tuple[str, ...], str]:
@@ -157,11 +164,14 @@ class Model:
     def _try(self, module: nn.Module, params: Tree, width: Fraction) -> Tensor:
         try:
             with torch.no_grad():
-                return functional_call(module, params, (torch.zeros(2, *self.input_shape),))
+                out = functional_call(module, params, (torch.zeros(2, *self.input_shape),))
         except Exception as e:  # a user's network may raise anything
             raise UserError(
                 f"model {self.name!r} at width {width} cannot take a batch of shape {self.input_shape}: {_say(e)}"
             ) from e
+        if not isinstance(out, Tensor):
+            raise UserError(f"model {self.name!r} maps a batch to a {type(out).__name__}: expected a tensor of logits")
+        return out
 
     def _check_shapes(self, width: Fraction, shapes: Shapes) -> None:
         if shapes.keys() != self._full_shapes.keys():

@@ -1,0 +1,97 @@
+"""The guard: an update that is not what was asked for is rejected with a reason, and the round goes on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pa3dfl.engines.sequential import Sequential
+from pa3dfl.guard import Guard, objection
+from pa3dfl.methods import Update, find
+from pa3dfl.tree import Tree, wire
+
+Make = Callable[..., Any]
+SPEC = {"w": ((2, 3), torch.float32), "b": ((2,), torch.float32)}
+
+
+def honest() -> Tree:
+    return {"w": torch.ones(2, 3), "b": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"w": None}, "missing key 'w'"),
+        ({"extra": torch.ones(1)}, "unexpected key 'extra'"),
+        ({"w": torch.ones(3, 2)}, "'w' has shape (3, 2), expected (2, 3)"),
+        ({"w": torch.ones(1, 3)}, "'w' has shape (1, 3), expected (2, 3)"),
+        ({"w": torch.ones(())}, "'w' has shape (), expected (2, 3)"),
+        ({"b": torch.zeros(2, dtype=torch.float64)}, "'b' has dtype torch.float64, expected torch.float32"),
+        ({"b": torch.zeros(2, dtype=torch.int64)}, "'b' has dtype torch.int64, expected torch.float32"),
+        ({"b": torch.tensor([0.0, float("nan")])}, "'b' has a value that is NaN or infinite"),
+        ({"w": torch.full((2, 3), float("inf"))}, "'w' has a value that is NaN or infinite"),
+        ({"w": torch.full((2, 3), float("-inf"))}, "'w' has a value that is NaN or infinite"),
+        ({"b": [0.0, 0.0]}, "'b' is a list, expected a tensor"),
+    ],
+)
+def test_reasons(change: dict[str, Any], reason: str) -> None:
+    tree = {k: v for k, v in ({**honest(), **change}).items() if v is not None}
+    assert objection(tree, SPEC) == reason
+
+
+def test_an_honest_update_passes() -> None:
+    assert objection(honest(), SPEC) is None
+    assert objection({}, {}) is None
+
+
+junk = st.one_of(
+    st.none(), st.integers(), st.text(max_size=3), st.lists(st.floats(), max_size=3),
+    st.builds(
+        lambda shape, dtype, value: torch.full(shape, value).to(dtype),
+        st.lists(st.integers(0, 3), max_size=3).map(tuple),
+        st.sampled_from([torch.float32, torch.float64, torch.int32]),
+        st.sampled_from([0.0, 1.0, float("nan"), float("inf")]),
+    ),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.one_of(st.sampled_from(["w", "b"]), st.text(max_size=2), st.integers()), junk, max_size=4))
+@settings(max_examples=500, deadline=None)
+def test_nothing_outside_the_specification_gets_in(tree: dict[Any, Any]) -> None:
+    fits = (
+        tree.keys() == SPEC.keys()
+        and all(isinstance(v, torch.Tensor) for v in tree.values())
+        and all((tuple(tree[k].shape), tree[k].dtype) == SPEC[k] for k in SPEC)
+        and all(bool(torch.isfinite(v).all()) for v in tree.values())
+    )
+    assert (objection(tree, SPEC) is None) == fits
+
+
+@pytest.mark.parametrize("name", ["pa3dfl", "fedavg"])
+def test_the_round_goes_on_with_the_honest(name: str, make_task: Make) -> None:
+    """The server's state is that of the honest clients alone, and the liars are named."""
+    method = find(name)()
+    task = make_task(method)
+
+    def updates() -> tuple[Tree, list[Update]]:
+        server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
+        return server, Sequential().train(method, task, server, {}, task.clients, 1, lambda: None)
+
+    server, sent = updates()
+    key = next(iter(sent[1].tree))
+    sent[1].tree[key].view(-1)[0] = float("nan")
+    sent[3].n = 10**9
+    good, bad = Guard(method, task).sift(server, sent[::-1])
+    assert [u.client.id for u in good] == [0, 2]
+    assert [(r.client, r.reason) for r in bad] == [
+        (1, f"{key!r} has a value that is NaN or infinite"),
+        (3, f"claims 1000000000 training rows, declared {task.clients[3].n}"),
+    ]
+    after = wire(method.aggregate(task, server, good, 1))
+    server, sent = updates()
+    expected = method.aggregate(task, server, [sent[0], sent[2]], 1)
+    assert after.keys() == expected.keys()
+    assert all(torch.equal(after[k], expected[k]) for k in expected)
