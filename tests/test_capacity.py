@@ -152,5 +152,7 @@ def test_unknown_settings_are_refused(setting: str) -> None:
 
 @pytest.mark.parametrize("setting", ["list:1,1", "list:1,1,1,1"])
 def test_a_list_has_one_for_each(setting: str) -> None:
-    with pytest.raises(UserError, match=r"^the list of capacities has [24] capacities for 3 clients: expected one each"):
+    with pytest.raises(
+        UserError, match=r"^the list of capacities has [24] capacities for 3 clients: expected one each"
+    ):
         capacities(setting, 3, 0)

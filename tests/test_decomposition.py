@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pa3dfl.decomposition import LayerPlan, off_diagonal, plan, recover
+from pa3dfl.decomposition import LayerPlan, off_diagonal, recover, take_apart
 from pa3dfl.errors import UserError
 from pa3dfl.models import Model, factory_of
 
@@ -63,7 +63,7 @@ def test_pruning_keeps_the_leading_slices_in_float32(case: tuple[LayerPlan, int,
 @pytest.mark.parametrize("name", MODELS)
 def test_every_layer_of_every_model_at_every_width(name: str) -> None:
     model, p_min = MODELS[name], Fraction(1, 16)
-    for layer in plan(model, p_min):
+    for layer in take_apart(model, p_min).layers:
         u, v = factors(layer, 0, torch.float64, whole=True)
         full = recover(layer, u, v)
         assert full.shape == model.shapes(Fraction(1))[f"{layer.name}.weight"]
@@ -92,27 +92,31 @@ def test_output_channel_is_a_row_of_u_times_a_block_of_v() -> None:
     ],
 )
 def test_ranks_of_the_cifar100_network(rule: str, expected: dict[str, tuple[int, int]]) -> None:
-    found = {layer.name: (layer.R1, layer.R2) for layer in plan(MODELS["cnn-cifar100"], Fraction(1, 16), rule)}
+    found = {
+        layer.name: (layer.R1, layer.R2) for layer in take_apart(MODELS["cnn-cifar100"], Fraction(1, 16), rule).layers
+    }
     assert found == expected
 
 
 def test_scale_touches_convolutions_only() -> None:
-    scaled = {layer.name: layer.R2 for layer in plan(MODELS["cnn-cifar100"], Fraction(1, 16), r2_scale=0.5)}
+    scaled = {
+        layer.name: layer.R2 for layer in take_apart(MODELS["cnn-cifar100"], Fraction(1, 16), r2_scale=0.5).layers
+    }
     assert scaled == {"conv1": 32, "conv2": 32, "fc1": 24, "fc2": 12}
 
 
 def test_personal_parameters_of_the_three_models_in_total() -> None:
     """0.76 M, 1.7 M and 26.5 M, from which the sizes of the hyper-networks follow."""
     totals = {
-        name: sum(torch.Size(layer.v_shape()).numel() for layer in plan(model, Fraction(1, 16)))
+        name: sum(torch.Size(layer.v_shape()).numel() for layer in take_apart(model, Fraction(1, 16)).layers)
         for name, model in MODELS.items()
     }
     assert totals == {"cnn-fashion": 1_704_448, "cnn-cifar100": 756_736, "resnet18-gn": 26_479_616}
 
 
-def test_unknown_rule() -> None:
-    with pytest.raises(UserError, match="expected one of max, paper"):
-        plan(MODELS["cnn-fashion"], Fraction(1, 16), "min")
+def test_a_layer_that_p_min_does_not_divide() -> None:
+    with pytest.raises(UserError, match=r"layer 'conv1' has 32 outputs, and 32 × 1/12 = 2.66667 is not whole"):
+        take_apart(MODELS["cnn-fashion"], Fraction(1, 12))
 
 
 def test_overlap_of_columns() -> None:

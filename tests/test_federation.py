@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_arrays
 
+from conftest import make_arrays
 from pa3dfl import api
 from pa3dfl.checkpoint import Store
 from pa3dfl.engines.sequential import Sequential

@@ -111,12 +111,12 @@ def test_temperatures_stay_above_their_floor() -> None:
 
 
 def test_an_update_never_holds_the_gradient() -> None:
-    """The decoder's gradient would be as large as the decoder, 102 MB here: it is never made."""
+    """The decoder's gradient would be as large as the decoder, 205 MB here: it is never made."""
     program = """
 import resource, torch
 from pa3dfl.hypernetwork import HyperNetwork, Output
 torch.set_num_threads(1)
-hn = HyperNetwork({"a": Output((400_000,), 0.1)}, 4, 64, 2, 0.2, 0.1, 1.0, 0.1, 50.0)
+hn = HyperNetwork({"a": Output((400_000,), 0.1)}, 4, 128, 2, 0.2, 0.1, 1.0, 0.1, 50.0)
 tree = hn.init(clients=6, seed=0)
 trained = [{"a": torch.zeros(400_000)} for _ in range(4)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -124,4 +124,4 @@ hn.update(tree, [0, 1, 2, 3], trained)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert int(out.stdout) < 60_000, f"{int(out.stdout) / 1000:.0f} MB more than before"
+    assert int(out.stdout) < 100_000, f"{int(out.stdout) / 1000:.0f} MB more than before"

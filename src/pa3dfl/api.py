@@ -237,4 +237,6 @@ def _device_name(device: torch.device) -> str:
 
 
 def _slug(text: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in Path(text).stem)
+    """Part of a file name: neither folders nor more letters than a file system takes."""
+    name = Path(text).stem if text.endswith(".csv") else text
+    return "".join(c if c.isalnum() else "-" for c in name)[:60]

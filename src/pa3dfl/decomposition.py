@@ -47,31 +47,45 @@ class LayerPlan:
         return (t // self.R1, self.R2, s)
 
 
-def plan(model: Model, p_min: Fraction, r2_rule: str = "max", r2_scale: float = 1.0) -> list[LayerPlan]:
+@dataclass(frozen=True)
+class Layout:
+    """A model taken apart: decomposed layers, the head, and what is neither (biases, norms)."""
+
+    model: Model
+    layers: tuple[LayerPlan, ...]
+    plain: tuple[str, ...]
+    head: dict[str, tuple[int, ...]]
+
+    def v_shapes(self, width: Fraction) -> dict[str, tuple[int, ...]]:
+        """Shapes of θ_v of each layer at a width."""
+        own = self.model.shapes(width)
+        return {layer.name: layer.v_shape(own[f"{layer.name}.weight"]) for layer in self.layers}
+
+
+def take_apart(model: Model, p_min: Fraction, r2_rule: str = "max", r2_scale: float = 1.0) -> Layout:
     """R1 = T·p_min; R2 = R1 in linear layers, max(S, T, k²) in convolutions.
 
     The paper prints max(min(S, T), k²) for convolutions (`r2_rule="paper"`), but its efficiency table fits
     only max(S, T, k²). `r2_scale` multiplies R2 of convolutions, as appendix A suggests.
     """
-    if r2_rule not in R2_RULES:
-        raise UserError(f"unknown R2 rule {r2_rule!r}: expected one of {', '.join(R2_RULES)}")
-    plans = []
+    full, head = model.shapes(Fraction(1)), model.head + "."
+    layers = []
     for name in model.layers:
-        T, S, *kernel = model.shapes(Fraction(1))[f"{name}.weight"]
+        T, S, *kernel = full[f"{name}.weight"]
         if (T * p_min).denominator != 1:
             raise UserError(
                 f"layer {name!r} has {T} outputs, and {T} × {p_min} = {float(T * p_min):g} is not whole: make it "
                 f"a multiple of {p_min.denominator} or choose a larger p_min"
             )
-        R1 = int(T * p_min)
+        R1 = R2 = int(T * p_min)
         if kernel:
             taps = math.prod(kernel)
             widest = max(S, T, taps) if r2_rule == "max" else max(min(S, T), taps)
             R2 = max(1, round(widest * r2_scale))
-        else:
-            R2 = R1
-        plans.append(LayerPlan(name, T, S, tuple(kernel), R1, R2))
-    return plans
+        layers.append(LayerPlan(name, T, S, tuple(kernel), R1, R2))
+    plain = tuple(k for k in full if not model.is_layer(k) and not k.startswith(head))
+    heads = {k.removeprefix(head): shape for k, shape in full.items() if k.startswith(head)}
+    return Layout(model, tuple(layers), plain, heads)
 
 
 def recover(layer: LayerPlan, theta_u: Tensor, theta_v: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """Flat trees of tensors: the only thing that crosses a boundary between rooms, processes or machines."""
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Tree = dict[str, Tensor]
+T = TypeVar("T")
 
 
 def wire(tree: Mapping[str, Tensor]) -> Tree:
@@ -25,12 +27,12 @@ def count(tree: Mapping[str, Tensor]) -> int:
     return sum(v.numel() for v in tree.values())
 
 
-def put(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
+def put(prefix: str, tree: Mapping[str, T]) -> dict[str, T]:
     """The same tree under a prefix; `take` undoes it."""
     return {prefix + k: v for k, v in tree.items()}
 
 
-def take(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
+def take(prefix: str, tree: Mapping[str, T]) -> dict[str, T]:
     """The part of a tree under a prefix, with the prefix removed."""
     return {k[len(prefix) :]: v for k, v in tree.items() if k.startswith(prefix)}
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pa3dfl.engines import local
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.base import Update
-from pa3dfl.methods.pa3dfl import HN, PLAIN, U, V, Pa3dFL, global_head, hypernetwork
+from pa3dfl.methods.pa3dfl import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork
 from pa3dfl.task import Task
 from pa3dfl.tree import put, take, wire
 

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -217,7 +218,11 @@ def test_a_factory_is_given_what_it_names() -> None:
     def make(width: float, num_classes: int, full_features: bool = False) -> nn.Module:
         calls.append({"width": width, "num_classes": num_classes, "full_features": full_features})
         h = int(16 * width)
-        return nn.Sequential(nn.Linear(6, h), nn.Linear(h, 16 if full_features else h), nn.Linear(16 if full_features else h, num_classes))
+        return nn.Sequential(
+            nn.Linear(6, h),
+            nn.Linear(h, 16 if full_features else h),
+            nn.Linear(16 if full_features else h, num_classes),
+        )
 
     model = own(make, full_features=True, classes=5)
     model.check(Fraction(1, 4))
@@ -264,12 +269,19 @@ def test_a_factory_that_ignores_its_width_is_refused() -> None:
 
 
 def test_sizes_that_do_not_divide_are_refused() -> None:
-    complaint = r"dimension 0 of 0.weight is 10 wide, and 10 × 1/4 = 2.5 \(the factory made 2\); make it a multiple of 4"
+    complaint = (
+        r"dimension 0 of 0.weight is 10 wide, and 10 × 1/4 = 2.5 \(the factory made 2\); make it a multiple of 4"
+    )
     refused(lambda w: nn.Sequential(nn.Linear(6, int(10 * w)), nn.Linear(int(10 * w), 4)), complaint)
     with pytest.raises(UserError, match=r"conv1.weight is 32 wide, and 32 × 1/7 = 4.57143 \(the factory made 4\)"):
         ours("cnn-fashion").check(Fraction(1, 7))
-    with pytest.raises(UserError, match=r"conv1.weight is 32 wide, and 32 × 1/64 = 0.5"):
-        ours("cnn-fashion").check(Fraction(1, 64))
+
+
+def test_a_layer_without_outputs_is_refused_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserError, match=r"conv1.weight is 32 wide, and 32 × 1/64 = 0.5 \(the factory made 0\)"):
+            ours("cnn-fashion").check(Fraction(1, 64))
 
 
 def test_a_width_in_use_is_checked_too() -> None:
@@ -361,9 +373,11 @@ def test_a_norm_before_the_head_needs_the_argument() -> None:
 
 
 def test_a_mistyped_name_is_corrected() -> None:
-    with pytest.raises(UserError, match="^unknown model 'cnn-fasion': expected one of .*; did you mean cnn-fashion[?]$"):
+    with pytest.raises(
+        UserError, match=r"^unknown model 'cnn-fasion': expected one of .*; did you mean cnn-fashion[?]$"
+    ):
         factory_of("cnn-fasion")
-    with pytest.raises(UserError, match="your own is given as package.module:factory$"):
+    with pytest.raises(UserError, match=r"your own is given as package.module:factory$"):
         factory_of("x")
 
 
@@ -372,7 +386,7 @@ def test_a_factory_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     Path("nearby_factory.py").write_text("def make(width):\n    return width\nnumber = 3\n")
     assert factory_of("nearby_factory:make")(0.5) == 0.5  # type: ignore[comparison-overlap]
-    with pytest.raises(UserError, match="^model 'nearby_factory:number' is a int: expected a callable that takes"):
+    with pytest.raises(UserError, match=r"^model 'nearby_factory:number' is a int: expected a callable that takes"):
         factory_of("nearby_factory:number")
 
 

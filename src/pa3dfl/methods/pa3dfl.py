@@ -5,9 +5,7 @@ Wang et al., "Selective Knowledge Sharing for Personalized Federated Learning Un
 average, and personal ones θ_v, which a hyper-network generates from client embeddings and prunes to the
 client's width. A random global head stays frozen; a local head comes from the hyper-network.
 
-Where the paper is silent or contradicts itself, docs/method.md says what is done here and why. In short:
-λ is applied once; the second cross-entropy uses the local head; biases and norms are averaged over the
-clients that hold an entry; the tested model is M0 + α(M1 − M0).
+Where the paper is silent or contradicts itself, docs/method.md says what is done here and why.
 """
 
 import math
@@ -20,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.decomposition import R2_RULES, LayerPlan, off_diagonal, plan, recover
+from pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, recover, take_apart
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.rng import generator, key
@@ -61,23 +59,22 @@ class Pa3dFL(Method):
         return [p // p_min * p_min for p in affordable]
 
     def init_server(self, task: Task) -> Tree:
-        tree: Tree = {}
-        for layer in plans(self, task):
+        parts, tree = layout(self, task), {}
+        for layer in parts.layers:
             g = generator(task.seed, f"theta_u:{layer.name}")
             tree[U + layer.name] = torch.empty(layer.u_shape).normal_(0, layer.R2**-0.5, generator=g)
         full = task.model.init(Fraction(1), key(task.seed, "model"))
-        tree |= put(PLAIN, {k: full[k] for k in plain_names(task)})
+        tree |= put(PLAIN, {k: full[k] for k in parts.plain})
         return tree | put(HN, hypernetwork(self, task).init(len(task.clients), task.seed))
 
     def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        general = put(U, take(U, server))
-        hn = hypernetwork(self, task)
-        shapes = [personal_shapes(self, task, c.width) for c in clients]
-        generated = hn.generate(take(HN, server), [c.id for c in clients], shapes)
+        general, parts = put(U, take(U, server)), layout(self, task)
+        shapes = [parts.v_shapes(c.width) | put(HEAD, parts.head) for c in clients]
+        generated = hypernetwork(self, task).generate(take(HN, server), [c.id for c in clients], shapes)
         trees = []
         for client, personal in zip(clients, generated, strict=True):
             own = task.model.shapes(client.width)
-            plain = {PLAIN + k: leading(server[PLAIN + k], own[k]) for k in plain_names(task)}
+            plain = {PLAIN + k: leading(server[PLAIN + k], own[k]) for k in parts.plain}
             trees.append(general | plain | put(V, personal))
         return trees
 
@@ -90,12 +87,12 @@ class Pa3dFL(Method):
         local = take(V + HEAD, theta)
         global_loss = F.cross_entropy(F.linear(features, fixed["weight"], fixed.get("bias")), y)
         local_loss = F.cross_entropy(F.linear(features.detach(), local["weight"], local.get("bias")), y)
-        overlap = sum(off_diagonal(theta[U + layer.name]) for layer in plans(self, task) if layer.kernel)
+        overlap = sum(off_diagonal(theta[U + layer.name]) for layer in layout(self, task).layers if layer.kernel)
         return global_loss + local_loss + self.lam * overlap
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         server |= put(U, mean([take(U, u.tree) for u in updates]))
-        for k in plain_names(task):
+        for k in layout(self, task).plain:
             server[PLAIN + k] = covered_mean(server[PLAIN + k], [u.tree[PLAIN + k] for u in updates])
         trained = [take(V, u.tree) for u in updates]
         hypernetwork(self, task).update(take(HN, server), [u.client.id for u in updates], trained)
@@ -105,7 +102,7 @@ class Pa3dFL(Method):
         """Parameters of the plain encoder."""
         recovered = {
             f"{layer.name}.weight": recover(layer, theta[U + layer.name], theta[V + layer.name])
-            for layer in plans(self, task)
+            for layer in layout(self, task).layers
         }
         return recovered | take(PLAIN, theta)
 
@@ -122,64 +119,31 @@ class Pa3dFL(Method):
 
 
 @lru_cache(maxsize=16)
-def plans(method: Pa3dFL, task: Task) -> list[LayerPlan]:
-    return plan(task.model, task.p_min, method.r2_rule, method.r2_scale)
+def layout(method: Pa3dFL, task: Task) -> Layout:
+    return take_apart(task.model, task.p_min, method.r2_rule, method.r2_scale)
 
 
 @lru_cache(maxsize=16)
-def plain_names(task: Task) -> list[str]:
-    """What is neither decomposed nor head: biases, norms, and layers that a decomposition does not fit."""
-    head = task.model.head + "."
-    return [k for k in task.model.shapes(Fraction(1)) if not task.model.is_layer(k) and not k.startswith(head)]
-
-
-@lru_cache(maxsize=16)
-def hypernetwork(method: Pa3dFL, task: Task) -> HyperNetwork:
-    outputs = {
+def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
+    outputs = {}
+    for layer in layout(m, task).layers:
         # He's rule for the recovered weight: θ_u has variance 1/R2, so θ_v carries 2/(k²S).
-        layer.name: Output(layer.v_shape(), math.sqrt(2 / (layer.taps * layer.inputs)))
-        for layer in plans(method, task)
-    }
-    last = task.model.layers[-1]
-    gain = method.last_gain or 1 / math.log(task.model.classes)
-    outputs[last] = Output(outputs[last].shape, outputs[last].std * gain)
-    for k, shape in head_shapes(task).items():
+        std = math.sqrt(2 / (layer.taps * layer.inputs))
+        if layer.name == task.model.layers[-1]:
+            # The frozen head is large: smaller features give it first logits of order one, and a calm start.
+            std *= m.last_gain or 1 / math.log(task.model.classes)
+        outputs[layer.name] = Output(layer.v_shape(), std)
+    for k, shape in layout(m, task).head.items():
         outputs[HEAD + k] = Output(shape, shape[1] ** -0.5 if k == "weight" else 0.0)
-    return HyperNetwork(
-        outputs,
-        method.embedding,
-        method.hidden,
-        method.depth,
-        method.tau,
-        method.tau_min,
-        method.hn_lr,
-        method.hn_encoder_lr,
-        method.hn_clip,
-    )
-
-
-@lru_cache(maxsize=1024)
-def personal_shapes(method: Pa3dFL, task: Task, width: Fraction) -> dict[str, tuple[int, ...]]:
-    own = task.model.shapes(width)
-    shapes: dict[str, tuple[int, ...]] = {
-        layer.name: layer.v_shape(own[f"{layer.name}.weight"]) for layer in plans(method, task)
-    }
-    return shapes | {HEAD + k: shape for k, shape in head_shapes(task).items()}
+    return HyperNetwork(outputs, m.embedding, m.hidden, m.depth, m.tau, m.tau_min, m.hn_lr, m.hn_encoder_lr, m.hn_clip)
 
 
 @lru_cache(maxsize=16)
 def global_head(method: Pa3dFL, task: Task) -> Tree:
     """The frozen head, a function of the seed: every client can make it, so it is never sent."""
-    shapes = head_shapes(task)
-    classes, features = shapes["weight"]
+    head = {k: torch.zeros(shape) for k, shape in layout(method, task).head.items()}
+    classes, features = head["weight"].shape
     # Rows then have a length of about ln(classes), the best of those tried on 10 and on 100 classes.
     bound = (method.head_scale or math.sqrt(3) * math.log(classes)) / math.sqrt(features)
-    g = generator(task.seed, "global head")
-    head = {k: torch.zeros(shape) for k, shape in shapes.items()}
-    head["weight"].uniform_(-bound, bound, generator=g)
+    head["weight"].uniform_(-bound, bound, generator=generator(task.seed, "global head"))
     return {k: v.to(task.device, task.dtype) for k, v in head.items()}
-
-
-def head_shapes(task: Task) -> dict[str, tuple[int, ...]]:
-    head = task.model.head + "."
-    return {k.removeprefix(head): s for k, s in task.model.shapes(Fraction(1)).items() if k.startswith(head)}

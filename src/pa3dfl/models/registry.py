@@ -41,7 +41,7 @@ def import_object(path: str, what: str) -> Callable[..., nn.Module]:
         found = getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as e:  # importing somebody's module runs somebody's code: anything may come out
         raise UserError(
-            f"{what} {path!r} could not be imported ({type(e).__name__}: {e}): expected "
+            f"{what} {path!r} could not be imported ({type(e).__name__}: {' '.join(str(e).split())}): expected "
             "package.module:name, importable from the current directory or PYTHONPATH"
         ) from e
     if not callable(found):

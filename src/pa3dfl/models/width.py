@@ -7,6 +7,7 @@ p_min tells which dimensions scale, so that slicing, decomposing and costing wor
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -116,7 +117,10 @@ class Model:
         }
         kwargs = {k: v for k, v in known.items() if self._offers(k)}
         try:
-            module = self.factory(float(width), **kwargs)
+            with warnings.catch_warnings():
+                # A layer without outputs is refused in our own words.
+                warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+                module = self.factory(float(width), **kwargs)
         except Exception as e:  # a user's factory may raise anything
             raise UserError(f"model {self.name!r} cannot be built at width {width}: {_say(e)}") from e
         if not isinstance(module, nn.Module):

@@ -1,0 +1,73 @@
+"""Which channels a client keeps: how important they are to its data, and how clients come to share them.
+
+Masks are 0/1 rows, one per client, over the channels of a layer.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pa3dfl.models import Model
+from pa3dfl.models.width import FULL
+from pa3dfl.tree import Tree
+
+
+def learned(model: Model, params: Tree, batches: Iterable[tuple[Tensor, Tensor]], lam: float, rate: float) -> Tree:
+    """One number in [0, 1] per output channel of every encoder layer; the full network stays frozen.
+
+    They start at 1 and descend cross-entropy + λ·(their mean square), a step per batch.
+    """
+    some = next(iter(params.values()))
+    importance = {n: some.new_ones(len(params[f"{n}.weight"])) for n in model.layers}
+    for x, y in batches:
+        with torch.enable_grad():  # costs are taken without
+            theta = {n: v.detach().requires_grad_() for n, v in importance.items()}
+            shrinkage = torch.cat(list(theta.values())).square().mean()
+            loss = F.cross_entropy(model(weighted(params, theta), x, FULL), y) + lam * shrinkage
+            gradients = torch.autograd.grad(loss, list(theta.values()))
+        importance = {n: (v - rate * g).clamp(0, 1) for (n, v), g in zip(importance.items(), gradients, strict=True)}
+    return importance
+
+
+def weighted(params: Tree, importance: Tree) -> Tree:
+    """Parameters whose layers put out their channels times their importance."""
+    out = dict(params)
+    for n, v in importance.items():
+        for k in (f"{n}.weight", f"{n}.bias"):
+            if k in params:
+                out[k] = params[k] * v.view(-1, *[1] * (params[k].ndim - 1))
+    return out
+
+
+def top(scores: Tensor, k: int) -> Tensor:
+    """The mask of the k highest scores; of equal ones the leading."""
+    order = scores.argsort(descending=True, stable=True)
+    return torch.zeros_like(scores).scatter(0, order[:k], 1)
+
+
+def correlation(vectors: Tensor) -> Tensor:
+    """Cosines between the centred rows."""
+    rows = F.normalize(vectors - vectors.mean(1, keepdim=True), dim=1)
+    return rows @ rows.T
+
+
+def swapped(masks: Tensor, correlation: Tensor, known: Tensor, limits: list[int]) -> Tensor:
+    """Masks after at most `limits` swaps per row, each moving overlaps toward correlation · min(n_i, n_j).
+
+    A channel's weight for client i is the sum, over the others that hold it, of what is missing to the overlap
+    that i and they should have. While an absent channel weighs more than a held one, they change places. All
+    clients move at once, each against the others' masks as they were; only known clients count or move.
+    """
+    counts = masks.sum(1)
+    target = correlation * torch.minimum(counts[:, None], counts)
+    pairs = known[:, None] * known * (1 - torch.eye(len(masks), device=masks.device, dtype=masks.dtype))
+    allowed, now = torch.tensor(limits, device=masks.device), masks
+    for step in range(max(limits)):
+        weight = (pairs * (target - now @ masks.T)) @ masks
+        least, gone = weight.masked_fill(now == 0, torch.inf).min(1, keepdim=True)
+        most, come = weight.masked_fill(now == 1, -torch.inf).max(1, keepdim=True)
+        swap = (most > least) & (step < allowed)[:, None]
+        now = torch.where(swap, now.scatter(1, gone, 0).scatter(1, come, 1), now)
+    return now

@@ -1,0 +1,111 @@
+"""One suite over every method of the registry: a new file in `methods/` is tested by being there."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pa3dfl import methods
+from pa3dfl.capacity import width_of
+from pa3dfl.cost import cost
+from pa3dfl.engines.sequential import Sequential, private_of
+from pa3dfl.methods import Method
+from pa3dfl.tree import Tree, nbytes, wire
+
+Make = Callable[..., Any]
+NAMES = list(methods.registry())
+FOLDER = Path(methods.__file__).parent
+
+
+@pytest.fixture(params=NAMES)
+def method(request: pytest.FixtureRequest) -> Method:
+    return methods.find(request.param)()
+
+
+def test_one_short_file_each() -> None:
+    for name in NAMES:
+        file = FOLDER / f"{name.replace('-', '_')}.py"
+        lines = file.read_text().splitlines()
+        assert len(lines) < 150, f"{file.name} has {len(lines)} lines"
+        assert lines[0].startswith('"""')
+
+
+def test_no_method_knows_another() -> None:
+    for name in NAMES:
+        others = {n.replace("-", "_") for n in NAMES} - {name.replace("-", "_")}
+        text = (FOLDER / f"{name.replace('-', '_')}.py").read_text()
+        assert not any(f"methods.{other}" in text for other in others)
+
+
+def test_loss_falls(method: Method, make_task: Make, play: Make) -> None:
+    # pFedGate's fresh gates dim the signal of a sparse model so much that it needs hundreds of steps.
+    setting = "ideal" if method.name == "pfedgate" else "list:1,1,1/4,1/4"
+    task = make_task(method, epochs=3, lr=0.1, setting=setting)
+    played = play(method, task, rounds=8, per_round=4)
+    losses = [sum(u.loss for u in updates) / len(updates) for updates in played.rounds]
+    assert losses[-1] < 0.95 * losses[0], losses
+
+
+def test_widths_keep_within_capacity(method: Method, make_task: Make) -> None:
+    """p² ≤ r or the minimum width, for every client; nobody is wider than it affords."""
+    task = make_task(method)
+    if method.name == "pfedgate":  # masks a full-width model instead
+        assert {c.width for c in task.clients} == {Fraction(1)}
+        return
+    for client in task.clients:
+        assert task.p_min <= client.width <= width_of(client.r, task.p_min)
+
+
+def test_shapes_follow_the_width(method: Method, make_task: Make) -> None:
+    """What a client is tested with is a plain model of its own width (or the method predicts by itself)."""
+    task = make_task(method)
+    server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
+    downs = method.download(task, server, task.clients, 1)
+    for client, down in zip(task.clients, downs, strict=True):
+        private = private_of(method, task, {}, client)
+        start, fixed = method.begin(task, client, wire(down), private)
+        for candidate in method.personal(task, client.width, start, start, fixed).values():
+            if type(method).predict is Method.predict:
+                assert {k: tuple(v.shape) for k, v in candidate.items()} == task.model.shapes(client.width)
+            x, _ = task.data.batch(task.data.rows(client.id, "test"), None, task.dtype)
+            assert method.predict(task, client.width, candidate, x).shape == (len(x), task.data.classes)
+
+
+def test_training_changes_neither_server_nor_private_state(method: Method, make_task: Make, play: Make) -> None:
+    """An engine may be interrupted between any two clients: the state must still be that of the last round."""
+    task = make_task(method)
+    played = play(method, task, rounds=2)
+    server, private = wire(played.servers[-1]), {i: wire(t) for i, t in played.private.items()}
+    before = wire(server), {i: wire(t) for i, t in private.items()}
+    Sequential().train(method, task, server, private, task.clients, 3, lambda: None)
+    Sequential().evaluate(method, task, server, private, task.clients, 3, "accuracy", lambda: None)
+    assert same(server, before[0])
+    assert all(same(private[i], before[1][i]) for i in private)
+
+
+def test_private_state_never_leaves(method: Method, make_task: Make) -> None:
+    """Two clients that differ in private state alone: what they download is the same."""
+    task = make_task(method)
+    server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
+    client = task.clients[1]
+    before = method.download(task, wire(server), [client], 1)
+    Sequential().train(method, task, server, {}, [client], 1, lambda: None)
+    after = method.download(task, wire(server), [client], 1)
+    assert same(before[0], after[0])
+
+
+def test_cost_counts_what_goes_over_the_wire(method: Method, make_task: Make) -> None:
+    task = make_task(method, precision="fp32")
+    client = task.clients[-1]
+    [record] = cost(method, task.model, task.p_min, 10, [client.width])
+    [update] = Sequential().train(method, task, method.init_server(task), {}, [client], 1, lambda: None)
+    assert record["bytes_up"] == nbytes(update.tree)
+    assert record["bytes_down"] == update.bytes_down
+    assert record["encoder_multiply_adds"] > 0
+
+
+def same(a: Tree, b: Tree) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
