@@ -17,6 +17,8 @@ import torch
 
 from pa3dfl import cli, methods
 from pa3dfl.data import NAMES, sources
+from pa3dfl.errors import UserError
+from pa3dfl.federation import Interrupted
 
 Capture = pytest.CaptureFixture[str]
 
@@ -240,6 +242,23 @@ def test_a_spoilt_run_cannot_be_reported(name: str, capsys: Capture, tmp_path: P
     shutil.copytree("done", run)
     (run / name).write_text("nonsense\n")
     assert f"{run}/{name}" in refused(capsys, "report", str(run))
+
+
+def test_whatever_is_said_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for messages of other people's code, and with code 1 for the system's refusals."""
+    for error, code, line in (
+        (UserError("a\n  b\n"), 2, "pa3dfl: a b\n"),
+        (OSError(28, "No space left on device", "x/y"), 1, "pa3dfl: x/y: No space left on device\n"),
+        (KeyboardInterrupt(), 130, "pa3dfl: stopped\n"),
+        (Interrupted(7), 130, "pa3dfl: stopped; 7 rounds are kept, `pa3dfl resume` goes on from there\n"),
+    ):
+
+        def fail(argv: list[str], error: BaseException = error) -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "COMMANDS", {"run": fail})
+        assert cli.main(["run"]) == code
+        assert capsys.readouterr().err == line
 
 
 # --- as a program ---

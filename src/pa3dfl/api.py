@@ -62,7 +62,7 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
             raise UserError(
                 f"{directory.path} is not a run directory: it will not be overwritten; choose another --out"
             )
-    arrays = load(config.data, Path(config.data_dir) if config.data_dir else None)
+    arrays = load(config.data, folder_of(config))
     federation = build(config, arrays, directory)
     try:
         if directory.path.exists():
@@ -84,7 +84,7 @@ def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
     given = read_yaml(directory.config)
     expected = given.pop("data_fingerprint", None)
     config = configure(given | {"out": str(path)} | ({"data_dir": data_dir} if data_dir else {}))
-    arrays = load(config.data, Path(config.data_dir) if config.data_dir else None)
+    arrays = load(config.data, folder_of(config))
     if expected not in (None, fingerprint(arrays)):
         raise UserError(f"the data of {path} has changed since the run began: the run cannot go on with other data")
     federation = build(config, arrays, directory)
@@ -133,6 +133,10 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     )
     dtype = torch.float64 if config.precision == "fp64" else torch.float32
     return Task(model, data, clients, p_min, local, config.seed, device, dtype)
+
+
+def folder_of(config: Config) -> Path | None:
+    return Path(config.data_dir).expanduser() if config.data_dir else None
 
 
 def owners(config: Config, arrays: Arrays) -> tuple[str, list[np.ndarray]]:

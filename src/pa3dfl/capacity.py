@@ -19,7 +19,10 @@ def parse_ratio(text: str | float | int | Fraction, what: str) -> Fraction:
     """A number in (0, 1], written as 0.25, 1/4 or 25%."""
     try:
         s = str(text).strip()
-        r = Fraction(s[:-1]) / 100 if s.endswith("%") else Fraction(s)
+        share = s.removesuffix("%")
+        # Fraction("1e-999999999") would take for ever: such a number is as good as 0.
+        tame = "/" in share or not math.isfinite(float(share)) or 1e-9 < abs(float(share)) < 1e9
+        r = (Fraction(share) if tame else Fraction(0)) / (100 if s.endswith("%") else 1)
     except (ValueError, ZeroDivisionError):
         raise UserError(f"{what} {text!r} is not a number: expected a share such as 1/16, 0.25 or 25%") from None
     if not 0 < r <= 1:

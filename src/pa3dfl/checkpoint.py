@@ -66,7 +66,7 @@ class Store:
                 continue
             try:
                 return self._load(json.loads(path.read_text()), device)
-            except (OSError, ValueError, KeyError, safetensors.SafetensorError) as e:
+            except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as e:
                 reasons.append(f"{name}: {e}")
         if reasons:
             raise UserError(f"no checkpoint in {self.folder} can be read ({'; '.join(reasons)}): start the run anew")

@@ -193,7 +193,7 @@ def describe_data(argv: list[str]) -> None:
     flags = ("partition", "clients", "seed", "dirichlet_alpha", "classes_per_client", "data_dir")
     given = {k: getattr(args, k) for k in flags if getattr(args, k) is not None}
     config = api.configure({"data": args.name, **given})
-    arrays = load(config.data, folder)
+    arrays = load(config.data, api.folder_of(config))
     kind, rows = api.owners(config, arrays)
     counts = label_counts(rows, arrays.y, arrays.classes)
     sizes = counts.sum(1)

@@ -86,6 +86,8 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{name} is {value}: expected at least {least}")
+        if self.threads > 1024:
+            raise UserError(f"threads is {self.threads}: expected at most 1024")
         for name in ("lr", "lr_decay", "dirichlet_alpha", "patience"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

@@ -57,17 +57,21 @@ def swapped(masks: Tensor, correlation: Tensor, known: Tensor, limits: list[int]
     """Masks after at most `limits` swaps per row, each moving overlaps toward correlation · min(n_i, n_j).
 
     A channel's weight for client i is the sum, over the others that hold it, of what is missing to the overlap
-    that i and they should have. While an absent channel weighs more than a held one, they change places. All
-    clients move at once, each against the others' masks as they were; only known clients count or move.
+    that i and they should have. While an absent channel weighs more than a held one, they change places. Only
+    known clients count or move. One client follows another: if all moved at once, two that are alike would
+    exchange their channels and be as far apart as before.
     """
+    device, masks, correlation, known = masks.device, masks.cpu().clone(), correlation.cpu(), known.cpu()
     counts = masks.sum(1)
-    target = correlation * torch.minimum(counts[:, None], counts)
-    pairs = known[:, None] * known * (1 - torch.eye(len(masks), device=masks.device, dtype=masks.dtype))
-    allowed, now = torch.tensor(limits, device=masks.device), masks
-    for step in range(max(limits)):
-        weight = (pairs * (target - now @ masks.T)) @ masks
-        least, gone = weight.masked_fill(now == 0, torch.inf).min(1, keepdim=True)
-        most, come = weight.masked_fill(now == 1, -torch.inf).max(1, keepdim=True)
-        swap = (most > least) & (step < allowed)[:, None]
-        now = torch.where(swap, now.scatter(1, gone, 0).scatter(1, come, 1), now)
-    return now
+    for i in known.nonzero().flatten().tolist():
+        mine = masks[i]
+        target, others = correlation[i] * counts.clamp(max=float(counts[i])), known.clone()
+        others[i] = 0
+        for _ in range(limits[i]):
+            weight = (others * (target - masks @ mine)) @ masks
+            least, gone = weight.masked_fill(mine == 0, torch.inf).min(0)
+            most, come = weight.masked_fill(mine == 1, -torch.inf).max(0)
+            if most <= least:
+                break
+            mine[gone], mine[come] = 0, 1
+    return masks.to(device)

@@ -21,7 +21,7 @@ class Meter:
     """Counts units of work (one client's local training each) towards a total."""
 
     def __init__(self, label: str, rounds: int, per_round: int, evaluations: int, per_evaluation: int) -> None:
-        self.label, self.rounds = label, rounds
+        self.label = label
         self.total = rounds * per_round + evaluations * per_evaluation
         self.done = 0
         self.started = self._last_line = time.monotonic()

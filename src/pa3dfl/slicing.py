@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pa3dfl.errors import UserError
 from pa3dfl.models import Model
+from pa3dfl.models.channels import channels
 from pa3dfl.tree import Tree
 
 Place = tuple[slice | Tensor, ...]
@@ -38,16 +39,38 @@ def rolling_places(model: Model, width: Fraction, offset: int, device: torch.dev
         sets = []
         for d in range(indexed):
             each = columns.get(k, 1) if d == 1 else 1
-            channels = window(whole[k][d] // each, shape[d] // each, offset)
-            held = (channels[:, None] * each + torch.arange(each)).flatten()
+            rolled = window(whole[k][d] // each, shape[d] // each, offset)
+            held = (rolled[:, None] * each + torch.arange(each)).flatten()
             sets.append(held.to(device).view(-1, *[1] * (indexed - 1 - d)))
         places[k] = tuple(sets)
     return places
 
 
-def window(channels: int, held: int, offset: int) -> Tensor:
-    """`held` consecutive positions from `offset` on, modulo `channels`, in ascending order."""
-    return ((torch.arange(held) + offset) % channels).sort().values
+def chosen_places(model: Model, width: Fraction, held: Mapping[str, Tensor]) -> Places:
+    """The channels `held` of each group of `models.channels`, in the order given."""
+    whole, known, device = model.shapes(Fraction(1)), channels(model), next(iter(held.values())).device
+    places: Places = {}
+    for k, shape in model.shapes(width).items():
+        scaled = [d for d, (n, full) in enumerate(zip(shape, whole[k], strict=True)) if n < full]
+        indexed = max(scaled, default=-1) + 1
+        sets = []
+        for d in range(indexed):
+            group = known.dims[k][d] if d < len(known.dims[k]) else None
+            if d in scaled and group is None:
+                raise UserError(
+                    f"model {model.name!r}: nothing tells which channels feed dimension {d} of {k}; choose a method "
+                    "that keeps leading channels, such as heterofl"
+                )
+            positions = torch.arange(whole[k][d], device=device)
+            chosen = positions.view(known.sizes[group], -1)[held[group]] if group else positions
+            sets.append(chosen.reshape(-1, *[1] * (indexed - 1 - d)))
+        places[k] = tuple(sets)
+    return places
+
+
+def window(size: int, held: int, offset: int) -> Tensor:
+    """`held` consecutive positions from `offset` on, modulo `size`, in ascending order."""
+    return ((torch.arange(held) + offset) % size).sort().values
 
 
 @lru_cache(maxsize=16)

@@ -31,7 +31,7 @@ class Ditto(Method):
     name = "ditto"
     summary = "FedAvg, and on each client a personal model held near the global one"
 
-    mu: float = option(1.0, "μ, pull of the personal model towards the global one")
+    mu: float = option(1.0, "μ, pull of the personal model towards the global one", at_least=0)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         return [min(affordable)] * len(affordable)

@@ -39,8 +39,8 @@ class FLANC(Method):
     name = "flanc"
     summary = "a filter bank shared by all widths, coefficients shared within a width"
 
-    lam: float = option(0.01, "λ, weight of the banks' orthogonality")
-    basis: float = option(0.25, "R2/T, filters in a bank for each output of the full layer")
+    lam: float = option(0.01, "λ, weight of the banks' orthogonality", at_least=0)
+    basis: float = option(0.25, "R2/T, filters in a bank for each output of the full layer", above=0)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         # Inputs are composed in whole groups of R1 = S·p_min.

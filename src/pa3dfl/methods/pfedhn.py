@@ -34,11 +34,11 @@ class PFedHN(Method):
     name = "pfedhn"
     summary = "encoders from a hyper-network over client embeddings, own heads"
 
-    embedding: int = option(5, "size of a client's embedding")
-    hidden: int = option(100, "hidden size of the hyper-network")
-    layers: int = option(2, "hidden layers of the hyper-network")
-    hn_lr: float = option(1e-2, "step size of the hyper-network; not decayed")
-    hn_clip: float = option(50.0, "largest norm of the hyper-network's gradient; 0 for no limit")
+    embedding: int = option(5, "size of a client's embedding", at_least=1)
+    hidden: int = option(100, "hidden size of the hyper-network", at_least=1)
+    layers: int = option(2, "hidden layers of the hyper-network", at_least=1)
+    hn_lr: float = option(1e-2, "step size of the hyper-network; not decayed", above=0)
+    hn_clip: float = option(50.0, "largest norm of the hyper-network's gradient; 0 for no limit", at_least=0)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         return [min(affordable)] * len(affordable)

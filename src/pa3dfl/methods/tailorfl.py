@@ -1,6 +1,24 @@
 """TailorFL: each client keeps the channels that matter to its data, and shares more of them with similar clients.
 
 Deng et al., "TailorFL: Dual-Personalized Federated Learning under System and Data Heterogeneity", SenSys 2022.
+With the full network frozen at its start, a client learns one importance per channel from a few batches. It
+keeps its share p of every layer: the first half of the layers by squared weight, the same for all and fixed,
+the others by squared importance; the head's outputs are full. Submodels are sent divided by p, multiplied by
+p on return, and averaged with weights n/p entry by entry; what nobody holds keeps its value. After each round
+the server swaps some channels of the later layers, so that two clients overlap in proportion to their
+correlation: the cosine of their centred importances of the last layer. Equal full widths give FedAvg.
+
+Choices. The paper has all clients measure importances in round 1. Here a client measures them by itself: the
+frozen network follows from the seed. The server learns them with the client's first update, because only a
+cohort takes part in a round; until then all layers of that client are chosen by squared weight, it stays out
+of swaps, and it is tested so. Layers whose outputs are added hold the same channels, by the sum of their
+scores. The limit on swaps is rounded down: a layer with fewer than 1/α channels kept or dropped stays as it is.
+Everything sent is divided by p, biases and norms too, as in the public code of the Pa3dFL paper's framework;
+that code also chooses the early layers anew each round, so that a client's later layers can lose their
+inputs, and moves all clients' channels at once, by which two that are alike merely exchange theirs.
+
+The tested model is the client's submodel of the current global weights, divided by p as it was trained, with
+no training before the test: the Pa3dFL paper's results in the ideal setting are FedAvg's.
 """
 
 from collections.abc import Sequence
@@ -9,22 +27,17 @@ from fractions import Fraction
 from functools import lru_cache
 
 import torch
-from torch import Tensor
 
 from pa3dfl.importance import correlation, learned, swapped, top
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.models.channels import channels
 from pa3dfl.rng import generator, key
-from pa3dfl.slicing import Places, cut, merge
+from pa3dfl.slicing import Places, chosen_places, cut, merge
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, put, take
 
 MODEL, MASK, IMPORTANCE = "model/", "mask/", "importance/"
 LAST, KNOWN = "clients/last", "clients/known"
-import os
-
-SCALE = os.environ.get("TSCALE", "all")
-SEL = os.environ.get("TSEL", "now")
 
 
 @dataclass(frozen=True)
@@ -32,25 +45,25 @@ class TailorFL(Method):
     name = "tailorfl"
     summary = "channels chosen by each client's data, shared more among similar clients"
 
-    lam: float = option(0.5, "λ, weight of the importances' mean square", at_least=0)
-    alpha: float = option(0.05, "α, swaps of a layer's channels a round, as a share of min(kept, dropped)", at_least=0)
+    lam: float = option(0.5, "λ, weight of the mean square of the importances", at_least=0)
+    alpha: float = option(0.05, "α, channels of a layer swapped a round, as a share of min(kept, dropped)", at_least=0)
     importance_steps: int = option(10, "steps of SGD on the importances", at_least=1)
 
     def init_server(self, task: Task) -> Tree:
-        model = task.model.init(Fraction(1), key(task.seed, "model"))
+        model = initial(task)
         masks = {}
-        for group in channels(task.model).layers if SEL != "now" else personal_groups(task):
-            score = squared_weight(task, model, group)
-            masks[group] = torch.stack([top(score, kept(task, c.width)[group]) for c in task.clients])
-        n, last = len(task.clients), model[f"{task.model.layers[-1]}.weight"]
-        return put(MODEL, model) | put(MASK, masks) | {LAST: torch.zeros(n, len(last)), KNOWN: torch.zeros(n)}
+        for group, members in channels(task.model).layers.items():
+            score = torch.stack([model[f"{n}.weight"].flatten(1).square().sum(1) for n in members]).sum(0)
+            masks[group] = torch.stack([top(score, kept(task, c)[group]) for c in task.clients])
+        n, last = len(task.clients), len(model[f"{task.model.layers[-1]}.weight"])
+        return put(MODEL, model) | put(MASK, masks) | {LAST: torch.zeros(n, last), KNOWN: torch.zeros(n)}
 
     def init_client(self, task: Task, client: Client) -> Tree:
         return importances(self, task, client)
 
     def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
         model = take(MODEL, server)
-        return [rescaled(task, cut(model, places_of(task, server, c)), 1 / c.width) for c in clients]
+        return [times(1 / c.width, cut(model, places_of(task, server, c))) for c in clients]
 
     def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         return down, put(IMPORTANCE, private)
@@ -59,95 +72,69 @@ class TailorFL(Method):
         return theta | fixed, take(IMPORTANCE, fixed)
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
-        places = [places_of(task, server, u.client) for u in updates]
-        model = take(MODEL, server)
-        trees = [rescaled(task, {k: u.tree[k] for k in model}, u.client.width) for u in updates]
+        model, places = take(MODEL, server), [places_of(task, server, u.client) for u in updates]
+        trees = [times(u.client.width, {k: u.tree[k] for k in model}) for u in updates]
         server |= put(MODEL, merge(model, trees, places, [float(u.n / u.client.width) for u in updates]))
         for u in updates:
-            welcome(task, server, u)
+            if not server[KNOWN][u.client.id]:
+                server[KNOWN][u.client.id] = 1
+                server[LAST][u.client.id] = u.tree[IMPORTANCE + task.model.layers[-1]]
+                for group in personal_groups(task):
+                    members = channels(task.model).layers[group]
+                    score = torch.stack([u.tree[IMPORTANCE + n].square() for n in members]).sum(0)
+                    server[MASK + group][u.client.id] = top(score, kept(task, u.client)[group])
         related = correlation(server[LAST])
         for group in personal_groups(task):
-            size = channels(task.model).sizes[group]
-            held = [kept(task, c.width)[group] for c in task.clients]
-            limits = [int(self.alpha * min(k, size - k) + 1e-9) for k in held]
+            size, counts = channels(task.model).sizes[group], [kept(task, c)[group] for c in task.clients]
+            # What is lost in a float product must not cost a swap.
+            limits = [int(self.alpha * min(k, size - k) + 1e-9) for k in counts]
             server[MASK + group] = swapped(server[MASK + group], related, server[KNOWN], limits)
         return server
 
 
+def initial(task: Task) -> Tree:
+    """The full model at the start: server and clients make the same one from the seed."""
+    return task.model.init(Fraction(1), key(task.seed, "model"))
+
+
+# A client that was never trained is asked again at every test.
 @lru_cache(maxsize=256)
 def importances(method: TailorFL, task: Task, client: Client) -> Tree:
-    g = generator(task.seed, "importance", client.id)
-    rows, size = task.data.rows(client.id, "train"), task.local.batch
-    batches = []
-    if len(rows):
-        n = method.importance_steps * size
-        order = torch.cat([rows[torch.randperm(len(rows), generator=g)] for _ in range(-(-n // len(rows)))])[:n]
-        crops = task.data.draw_crops(n, g)
-        for at in range(0, n, size):
-            c = None if crops is None else crops[at : at + size]
-            batches.append(task.data.batch(order[at : at + size], c, task.dtype))
-    model = task.model.init(Fraction(1), key(task.seed, "model"))
-    frozen = {k: v.to(task.device, task.dtype) for k, v in model.items()}
-    return learned(task.model, frozen, batches, method.lam, task.local.rate(1))
+    frozen = {k: v.to(task.device, task.dtype) for k, v in initial(task).items()}
+    return learned(task.model, frozen, batches(method, task, client), method.lam, task.local.rate(1))
+
+
+def batches(method: TailorFL, task: Task, client: Client) -> list[Batch]:
+    """As many full batches of the client's training data as there are steps, in fresh orders one after another."""
+    g, rows = generator(task.seed, "importance", client.id), task.data.rows(client.id, "train")
+    if not len(rows):  # nothing is measured where only costs are asked for
+        return []
+    n = method.importance_steps * task.local.batch
+    orders = [rows[torch.randperm(len(rows), generator=g)] for _ in range(0, n, len(rows))]
+    steps = torch.cat(orders)[:n].split(task.local.batch)
+    crops = [task.data.draw_crops(task.local.batch, g) for _ in steps]
+    return [task.data.batch(rows, crop, task.dtype) for rows, crop in zip(steps, crops, strict=True)]
 
 
 def personal_groups(task: Task) -> list[str]:
+    """The second half of the layers, where clients differ; of layers that belong together the first counts."""
     order = task.model.layers
     return [g for g in channels(task.model).layers if order.index(g) >= len(order) // 2]
 
 
-def kept(task: Task, width: Fraction) -> dict[str, int]:
-    return channels(task.model).held(task.model, width)
-
-
-def squared_weight(task: Task, model: Tree, group: str) -> Tensor:
-    members = channels(task.model).layers[group]
-    return torch.stack([model[f"{n}.weight"].flatten(1).square().sum(1) for n in members]).sum(0)
-
-
-def welcome(task: Task, server: Tree, update: Update) -> None:
-    i, known = update.client.id, server[KNOWN][update.client.id]
-    for group in personal_groups(task):
-        score = torch.stack([update.tree[IMPORTANCE + n].square() for n in channels(task.model).layers[group]]).sum(0)
-        first = top(score, kept(task, update.client.width)[group])
-        server[MASK + group][i] = torch.where(known > 0, server[MASK + group][i], first)
-    server[LAST][i] = update.tree[IMPORTANCE + task.model.layers[-1]]
-    server[KNOWN][i] = 1
-
-
-def rescaled(task, tree: Tree, factor: Fraction) -> Tree:
-    names = set(tree)
-    if SCALE == "none":
-        names = set()
-    if SCALE == "layers":
-        names = {f"{n}.{k}" for n in (*task.model.layers, task.model.head) for k in ("weight",)}
-    if SCALE == "inner":
-        names = {f"{n}.{k}" for n in (*task.model.layers[1:], task.model.head) for k in ("weight",)}
-    return {k: v * float(factor) if k in names else v for k, v in tree.items()}
+def kept(task: Task, client: Client) -> dict[str, int]:
+    """How many channels of each group a client holds."""
+    shapes = task.model.shapes(client.width)
+    return {g: shapes[f"{g}.weight"][0] for g in channels(task.model).layers}
 
 
 def places_of(task: Task, server: Tree, client: Client) -> Places:
-    """Positions that a client holds in every parameter."""
-    kinds, count = channels(task.model), kept(task, client.width)
-    device = server[KNOWN].device
-    held = {}
-    for group in kinds.layers:
-        if MASK + group in server:
-            mask = server[MASK + group][client.id]
-        else:
-            mask = top(squared_weight(task, take(MODEL, server), group), count[group])
-        # Not nonzero(): how many there are is known.
-        held[group] = mask.argsort(descending=True, stable=True)[: count[group]]
-    whole, places = task.model.shapes(Fraction(1)), {}
-    for k, shape in task.model.shapes(client.width).items():
-        scaled = [d for d, (n, full) in enumerate(zip(shape, whole[k], strict=True)) if n < full]
-        indexed = max(scaled, default=-1) + 1
-        sets = []
-        for d in range(indexed):
-            group = kinds.dims[k][d]
-            index = held[group] if group else torch.arange(whole[k][d], device=device)
-            each = whole[k][d] // kinds.sizes[group] if group else 1
-            index = (index[:, None] * each + torch.arange(each, device=device)).flatten()
-            sets.append(index.view(-1, *[1] * (indexed - 1 - d)))
-        places[k] = tuple(sets)
-    return places
+    # Not nonzero(): how many there are is known, and a tensor without contents has none.
+    held = {
+        g: server[MASK + g][client.id].argsort(descending=True, stable=True)[:k] for g, k in kept(task, client).items()
+    }
+    return chosen_places(task.model, client.width, held)
+
+
+def times(factor: Fraction, tree: Tree) -> Tree:
+    return {k: v * float(factor) for k, v in tree.items()}

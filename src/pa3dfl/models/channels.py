@@ -6,7 +6,6 @@ those of what it normalises. A method that lets every layer choose its own chann
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -28,17 +27,13 @@ class Channels:
     sizes: dict[str, int]
     dims: dict[str, tuple[str | None, ...]]
 
-    def held(self, model: Model, width: Fraction) -> dict[str, int]:
-        """How many channels of each group a width keeps."""
-        return {g: model.shapes(width)[f"{g}.weight"][0] for g in self.layers}
-
 
 @lru_cache(maxsize=16)
 def channels(model: Model) -> Channels:
     shapes = model.shapes(FULL)
     weights = {f"{layer}.weight" for layer in (*model.layers, model.head)}
     used = _applications(model)
-    layer_at = {used[k]: k.removesuffix(".weight") for k in weights}
+    layer_at = {node: k.removesuffix(".weight") for k in weights for node in used[k]}
     parent = {layer: layer for layer in model.layers}
 
     def group(layer: str) -> str:
@@ -50,60 +45,45 @@ def channels(model: Model) -> Channels:
         parent.update(dict.fromkeys(roots, roots[0]) if roots else {})
         return roots[0] if roots else None
 
-    sources = {k: _sources(model, node, layer_at) for k, node in used.items()}
+    sources = {k: {n for node in nodes for n in _sources(model, node, layer_at)} for k, nodes in used.items()}
     for k, feeding in sources.items():
         first = join(feeding)
         grouped = k in weights and len(shapes[k]) > 2 and shapes[k][1] == 1 and first is not None
         if grouped and shapes[k][0] == shapes[f"{first}.weight"][0]:  # depthwise: channel c feeds channel c
             join([*feeding, k.removesuffix(".weight")])
-    dims = {}
+    dims: dict[str, tuple[str | None, ...]] = {}
     for k, shape in shapes.items():
-        owner, kind = k.rpartition(".")[::2]
+        owner = k.rpartition(".")[0]
         fed_by = join(sources.get(k, ()))  # a network may hold parameters that it does not use
         if owner not in (*model.layers, model.head):
-            dims[k] = (fed_by,)
-        elif kind == "weight":
-            dims[k] = (group(owner) if owner in parent else None, None if shape[1] == 1 else fed_by)
+            found = [fed_by]
         else:
-            dims[k] = (group(owner) if owner in parent else None,)
-        for d, g in enumerate(dims[k]):
-            flattened = k in weights and len(shape) == 2 and d == 1
-            if g and (shape[d] % shapes[f"{g}.weight"][0] if flattened else shape[d] != shapes[f"{g}.weight"][0]):
-                raise UserError(
-                    f"model {model.name!r}: dimension {d} of {k} is {shape[d]} wide, and {g!r} before it has "
-                    f"{shapes[f'{g}.weight'][0]} channels: nothing tells which feeds which; choose a method that keeps "
-                    "leading channels, such as heterofl"
-                )
+            found = [group(owner) if owner in parent else None, *([fed_by] if k in weights else [])]
+        # Pixels of a flattened channel lie side by side.
+        fits = [g and n % shapes[f"{g}.weight"][0] == 0 for g, n in zip(found, shape, strict=False)]
+        dims[k] = tuple(g if fit else None for g, fit in zip(found, fits, strict=False))
     groups = [n for n in model.layers if group(n) == n]
     members = {g: tuple(n for n in model.layers if group(n) == g) for g in groups}
     return Channels(members, {g: shapes[f"{g}.weight"][0] for g in groups}, dims)
 
 
-def _applications(model: Model) -> dict[str, Any]:
-    """The node of the graph in which each parameter meets a batch."""
+def _applications(model: Model) -> dict[str, list[Any]]:
+    """The nodes of the graph in which each parameter meets a batch."""
     with torch.enable_grad():
         params = {k: torch.zeros(s).requires_grad_() for k, s in model.shapes(FULL).items()}
         out = model(params, torch.zeros(2, *model.input_shape), FULL)
     names = {id(v): k for k, v in params.items()}
-    parents: dict[Any, list[Any]] = {}
-    leaves, stack, seen = {}, [out.grad_fn], {out.grad_fn}
+    used: dict[str, list[Any]] = {}
+    stack: list[tuple[Any, Any]] = [(out.grad_fn, None)]
+    seen = set()
     while stack:
-        node = stack.pop()
+        node, user = stack.pop()  # what is only transposed or reshaped has the user of the result
         if hasattr(node, "variable"):
-            leaves[names[id(node.variable)]] = node
-        for child, _ in node.next_functions:
-            if child is not None:
-                parents.setdefault(child, []).append(node)
-                if child not in seen:
-                    seen.add(child)
-                    stack.append(child)
-    used = {}
-    for k, node in leaves.items():
-        # Transposed or reshaped on its own first, perhaps.
-        node = parents[node][0]
-        while len(node.next_functions) == 1 and node in parents:
-            node = parents[node][0]
-        used[k] = node
+            used.setdefault(names[id(node.variable)], []).append(user)
+        elif (node, user) not in seen:
+            seen.add((node, user))
+            alone = len(node.next_functions) == 1
+            stack += [(child, user if alone else node) for child, _ in node.next_functions if child is not None]
     return used
 
 
