@@ -319,3 +319,17 @@ def test_an_absent_file_is_named(tmp_path: Path) -> None:
         read_yaml(tmp_path / "run.yaml")
     with pytest.raises(UserError, match=r"cannot be read: Is a directory$"):
         read_yaml(tmp_path)
+
+
+def test_a_file_may_hold_options_by_method() -> None:
+    """So that one file serves several methods, each with options that the others do not know."""
+    shared = {"data": "cifar100", "methods": {"pa3dfl": {"hidden": 8, "ideal": {"lr": 0.3}}, "ditto": {"mu": 0.5}}}
+    assert api.configure({**shared, "method": "pa3dfl"}).options["hidden"] == 8
+    assert api.configure({**shared, "method": "pa3dfl", "setting": "ideal"}).lr == 0.3
+    assert api.configure({**shared, "method": "ditto"}).options == {"mu": 0.5}
+    assert api.configure({**shared, "method": "ditto", "mu": 2}).options == {"mu": 2.0}
+    for wrong in ([1], {"ditto": 3}, {"ditto": {"hetero": 1}}):
+        with pytest.raises(UserError, match="methods must map each method to its options"):
+            api.configure({"method": "ditto", "methods": wrong})
+    with pytest.raises(UserError, match="unknown option 'hidden'"):
+        api.configure({"method": "ditto", "methods": {"ditto": {"hidden": 8}}})

@@ -118,16 +118,20 @@ class Config:
 def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Field[Any]]) -> Config:
     """A config from what was given (file and flags), over the presets of its data, over the defaults.
 
-    Keys are fields of `Config` or of the method. None is as good as not given.
+    Keys are fields of `Config` or of the method; `methods` holds options by method, as in the presets. None is as
+    good as not given.
     """
+    given = dict(given)
+    by_method = given.pop("methods", None) or {}
     own = {f.name: f for f in dataclasses.fields(Config) if f.name != "options"}
     known = {**own, **method_fields}
     unknown = {k: v for k, v in given.items() if k not in known}
     given = unknown | {k: v for k, v in given.items() if k in known and v is not None}
     data = given.get("data", Config.data)
     setting = str(given.get("setting", Config.setting))
-    chosen = preset(str(data), str(given.get("method", Config.method)), setting)
-    values = {k: v for k, v in chosen.items() if k in known} | dict(given)
+    method = str(given.get("method", Config.method))
+    chosen = preset(str(data), method, setting)
+    values = {k: v for k, v in chosen.items() if k in known} | of_method(by_method, method, setting) | given
     for k in values:
         if k not in known:
             close = difflib.get_close_matches(str(k), known, 1)
@@ -143,9 +147,16 @@ def preset(data: str, method: str, setting: str) -> dict[str, Any]:
     own = _preset_file(data) if data in NAMES else {}
     base = _preset_file(own.pop("like")) if "like" in own else {}
     values = {**_preset_file("default"), **base, **own}
-    of_method = dict(values.pop("methods", {}).get(method, {}))
-    of_setting = {kind: of_method.pop(kind, {}) for kind in ("ideal", "hetero")}
-    return {**values, **of_method, **of_setting["ideal" if setting == "ideal" else "hetero"]}
+    return values | of_method(values.pop("methods", {}), method, setting)
+
+
+def of_method(by_method: Any, method: str, setting: str) -> dict[str, Any]:
+    """Options of one method, common ones and those of the setting."""
+    options = by_method.get(method) or {} if isinstance(by_method, dict) else None
+    if not isinstance(options, dict) or not all(isinstance(options.get(k, {}), dict) for k in ("ideal", "hetero")):
+        raise UserError("methods must map each method to its options, such as {ditto: {mu: 0.1}}")
+    common = {k: v for k, v in options.items() if k not in ("ideal", "hetero")}
+    return common | options.get("ideal" if setting == "ideal" else "hetero", {})
 
 
 def _preset_file(name: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class PFedGate(Method):
     name = "pfedgate"
     summary = "a full global model; each client's gate keeps the blocks that it can afford"
 
-    gate_lr: float = option(0.05, "step size of the gate as a fraction of the model's", above=0)
+    gate_lr: float = option(0.05, "step size of the gate as a fraction of the model's", at_least=0)
     blocks: int = option(5, "blocks of each parameter tensor", at_least=1)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
