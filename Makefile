@@ -14,10 +14,7 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 
 demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 	rm -rf runs/demo
-	$(BIN)/pa3dfl run configs/demo.yaml --method pa3dfl --out runs/demo/pa3dfl > /dev/null
-	$(BIN)/pa3dfl run configs/demo.yaml --method fedavg --out runs/demo/fedavg > /dev/null
-	$(BIN)/pa3dfl run configs/demo.yaml --method local-only --out runs/demo/local-only > /dev/null
-	$(BIN)/pa3dfl report runs/demo
+	$(BIN)/pa3dfl compare --quick --methods pa3dfl,fedavg,local-only --out runs/demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from pa3dfl import api, methods, report
 from pa3dfl.capacity import parse_ratio
+from pa3dfl.compare import QUICK, compare
 from pa3dfl.config import Config, coerce, read_yaml
 from pa3dfl.cost import cost, widths
 from pa3dfl.data import available, label_counts, load
@@ -25,6 +26,7 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl run [CONFIG.yaml] [--method … --data … --setting … --rounds … …]   train
   pa3dfl resume DIR                    go on with a run that was stopped
   pa3dfl report DIR…                   table and pictures of one or several runs
+  pa3dfl compare                       several methods and seeds on equal terms, in one table
   pa3dfl methods                       what can be trained
   pa3dfl cost                          multiply-adds, parameters and bytes by method and width
   pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(str(e))
         return 2
     except Interrupted as e:
-        say(f"stopped; {e.round} rounds are kept, `pa3dfl resume` goes on from there")
+        say(f"stopped; {e.round} rounds are kept, `pa3dfl resume {e.path}` goes on from there")
         return 130
     except KeyboardInterrupt:
         say("stopped")
@@ -114,6 +116,43 @@ def report_runs(argv: list[str]) -> None:
     table.write_text(json.dumps(records, indent=2) + "\n")
     for path in (*pictures, table):
         print(path)
+
+
+def compare_methods(argv: list[str]) -> None:
+    parser = Parser(
+        "pa3dfl compare",
+        usage="pa3dfl compare [CONFIG.yaml] [--methods a,b,… | all] [--seeds 0,1,…] [--quick] [options]",
+        description="Train several methods and seeds on equal terms, skip what is done, and put them in one table.",
+    )
+    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
+    parser.add_argument("--methods", default="all", metavar="X", help="names with commas in between [all]")
+    parser.add_argument("--seeds", default="0", metavar="X", help="seeds with commas in between [0]")
+    parser.add_argument("--quick", action="store_true", help="a small federation on the bundled data")
+    parser.add_argument("--out", default="runs/compare", metavar="X", help="folder of the runs [runs/compare]")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_config(parser, "", {}, without=("method", "seed", "out"))
+    args = vars(parser.parse_exactly(argv))
+    file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
+    as_json, quick = args.pop("json"), args.pop("quick")
+    given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
+    names = list(methods.registry()) if chosen == "all" else chosen.split(",")
+    for name in names:
+        methods.find(name)
+    paths = compare(given, names, [coerce("seeds", s, int) for s in seeds.split(",")], out)
+    runs = [report.read_run(p) for p in paths]
+    records = report.across_seeds(runs)
+    by_method = [report.average([r for r in runs if r.summary["method"] == row["method"]]) for row in records]
+    picture = report.learning_curve(by_method, out / "learning_curve.png")
+    (out / "table.json").write_text(json.dumps(records, indent=2) + "\n")
+    if as_json:
+        print(json.dumps(records, indent=2))
+        return
+    report.render(records, _console())
+    task = read_yaml(paths[0] / "config.yaml")
+    print(
+        "for all: " + ", ".join(f"{k} {task[k]}" for k in ("epochs", "batch", "clip_norm", "weight_decay", "augment"))
+    )
+    print(picture, out / "table.json", sep="\n")
 
 
 def list_methods(argv: list[str]) -> None:
@@ -223,6 +262,7 @@ COMMANDS: Mapping[str, Callable[[list[str]], None]] = {
     "run": run,
     "resume": resume,
     "report": report_runs,
+    "compare": compare_methods,
     "methods": list_methods,
     "cost": list_costs,
     "data": describe_data,

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -62,9 +63,9 @@ class State:
 class Interrupted(Exception):
     """The person or the system asked to stop; `round` is the last one kept."""
 
-    def __init__(self, rnd: int) -> None:
-        super().__init__(rnd)
-        self.round = rnd
+    def __init__(self, rnd: int, path: Path) -> None:
+        super().__init__(rnd, path)
+        self.round, self.path = rnd, path
 
 
 class Federation:
@@ -109,7 +110,7 @@ class Federation:
                 # Between two rounds the state is whole; within one it may not be, and that round is lost.
                 if state.record is not None and state.record["round"] == state.round:
                     self.save(state)
-                raise Interrupted(self._saved_round) from None
+                raise Interrupted(self._saved_round, self.directory.path) from None
         return state
 
     def round(self, state: State, meter: Meter) -> None:

@@ -37,11 +37,16 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32, width=110)
 
 
-def add_config(parser: argparse.ArgumentParser, method: str, options: Mapping[str, dataclasses.Field[Any]]) -> None:
+def add_config(
+    parser: argparse.ArgumentParser,
+    method: str,
+    options: Mapping[str, dataclasses.Field[Any]],
+    without: Sequence[str] = (),
+) -> None:
     """A flag for every field of a run and of its method. Flags that are not given leave no trace."""
     groups: dict[str, Any] = {}
     for f in dataclasses.fields(Config):
-        if f.name != "options":
+        if f.name not in ("options", *without):
             group = f.metadata["group"]
             if group not in groups:
                 groups[group] = parser.add_argument_group(group)

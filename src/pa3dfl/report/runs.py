@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,3 +171,18 @@ def _flat_config(file: Path) -> dict[str, Any]:
             with suppress(ValueError):
                 config[key] = json.loads(value)
     return config
+
+
+def average(runs: Sequence[Run]) -> Run:
+    """Several seeds of one method as one run: mean curves, everybody's clients, no best round of their own."""
+    first = runs[0]
+    if len(runs) == 1:
+        return replace(first, name=str(first.summary.get("method")))
+    curves = [{r["round"]: r["test_accuracy"] for r in run.rounds if "test_accuracy" in r} for run in runs]
+    common = sorted(set.intersection(*(set(c) for c in curves)))
+    rounds = [{"round": r, "test_accuracy": mean(c[r] for c in curves)} for r in common]
+    facts = {k: v for k, v in first.summary.items() if k not in ("seed", "best_round")}
+    return Run(
+        first.path.parent, str(facts.get("method")), facts, rounds, [c for run in runs for c in run.clients],
+        all(run.finished for run in runs),
+    )  # fmt: skip

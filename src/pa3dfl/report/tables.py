@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pa3dfl.report.runs import CONDITIONS, Run, conditions, distinct, mean
+from pa3dfl.report.runs import CONDITIONS, Run, average, conditions, distinct, mean
 
 _NONE = "–"
+_AVERAGED = ("test_accuracy", "val_accuracy", "worst_decile_accuracy", "bytes_per_round", "seconds")
 
 
 def comparison(runs: Iterable[Run]) -> list[dict[str, Any]]:
@@ -24,6 +25,21 @@ def comparison(runs: Iterable[Run]) -> list[dict[str, Any]]:
     clients equal, or fewer than five.
     """
     return [_record(run) for run in runs]
+
+
+def across_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One record per method: means over its runs, and the deviation of the mean accuracy between them."""
+    records = []
+    for method in dict.fromkeys(str(run.summary.get("method")) for run in runs):
+        own = [run for run in runs if run.summary.get("method") == method]
+        each = comparison(own)
+        accuracies = [row["test_accuracy"] for row in each if row["test_accuracy"] is not None]
+        records.append(
+            comparison([average(own)])[0]
+            | {key: mean(row[key] for row in each if row[key] is not None) for key in _AVERAGED}
+            | {"runs": len(own), "deviation": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None}
+        )
+    return records
 
 
 def render(records: Sequence[dict[str, Any]], console: Console) -> None:
@@ -43,13 +59,16 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
     title = Text(" · ".join(conditions({key: found[0] for key, found in values.items() if len(found) == 1})))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("method", overflow="fold")
-    for header in [*headers, "best\nround", "time"]:
+    spread = any(row.get("deviation") is not None for row in records)
+    for header in [*headers[:1], *(["±"] if spread else []), *headers[1:], "MB a\nround", "best\nround", "time"]:
         table.add_column(header, justify="right", no_wrap=True)
     for row, cells in zip(records, shown, strict=True):
         accuracies = [Text(c, "bold" if c == top else "") for c, top in zip(cells, best, strict=True)]
         best_round = _NONE if row["best_round"] is None else str(row["best_round"])
         time = _NONE if row["seconds"] is None else str(timedelta(seconds=round(row["seconds"])))
-        table.add_row(Text(row["name"]), *accuracies, best_round, time)
+        deviation = [f"{100 * row['deviation']:.1f}" if row.get("deviation") is not None else _NONE] if spread else []
+        traffic = _NONE if row["bytes_per_round"] is None else f"{row['bytes_per_round'] / 1e6:.3g}"
+        table.add_row(Text(row["name"]), accuracies[0], *deviation, *accuracies[1:], traffic, best_round, time)
     console.print(table)
 
     if labels and labels[0].startswith("fifth"):

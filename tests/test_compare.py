@@ -1,0 +1,74 @@
+"""Methods and seeds side by side: equal terms, one table, nothing trained twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import make_arrays
+from pa3dfl import api, report
+from pa3dfl.cli import main
+
+TINY = [
+    "--model", "cnn-fashion", "--clients", "6", "--per-round", "3", "--epochs", "1", "--batch", "10", "--rounds", "2",
+    "--eval-every", "1", "--threads", "1", "--device", "cpu", "--methods", "fedavg,local-only", "--seeds", "0,1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    arrays = make_arrays(240)
+    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
+    return ["compare", *TINY, "--data", str(tmp_path / "tiny.npz"), "--out", str(tmp_path / "all")]
+
+
+def test_one_record_per_method(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [r["method"] for r in records] == ["fedavg", "local-only"]
+    for record in records:
+        paths = [tmp_path / "all" / f"{record['method']}-{seed}" for seed in (0, 1)]
+        each = [json.loads((p / "summary.json").read_text())["test_accuracy"] for p in paths]
+        assert record["runs"] == 2
+        assert record["test_accuracy"] == pytest.approx(sum(each) / 2)
+        assert record["deviation"] == pytest.approx(abs(each[0] - each[1]) / 2**0.5)
+    assert json.loads((tmp_path / "all" / "table.json").read_text()) == records
+    assert (tmp_path / "all" / "learning_curve.png").exists()
+
+
+def test_what_is_done_is_not_done_again(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(words) == 0
+    trained: list[Any] = []
+    monkeypatch.setattr(api, "run", lambda config: trained.append(config))
+    monkeypatch.setattr(api, "resume", trained.append)
+    assert main(words) == 0
+    assert trained == []
+    (tmp_path / "all" / "fedavg-1" / "summary.json").unlink()
+    main(words)
+    assert trained == [tmp_path / "all" / "fedavg-1"]
+
+
+def test_other_options_are_not_mixed_in(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main([*words, "--lr", "0.3"]) == 2
+    assert "holds a run with other options" in capsys.readouterr().err
+
+
+def test_an_unknown_method_is_refused_before_anything_is_trained(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--methods", "fedavg,fedavgg"]) == 2
+    assert "did you mean fedavg?" in capsys.readouterr().err
+    assert not (tmp_path / "all").exists()
+
+
+def test_curves_are_means_over_seeds(words: list[str], tmp_path: Path) -> None:
+    assert main(words) == 0
+    runs = report.find_runs([tmp_path / "all" / "fedavg-0", tmp_path / "all" / "fedavg-1"])
+    averaged = report.average(runs)
+    expected = [(a["test_accuracy"] + b["test_accuracy"]) / 2 for a, b in zip(*(r.rounds for r in runs), strict=True)]
+    assert [r["test_accuracy"] for r in averaged.rounds] == pytest.approx(expected)
+    assert len(averaged.clients) == 12
