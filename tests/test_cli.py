@@ -97,7 +97,7 @@ def printed(capsys: Capture, *argv: str) -> Any:
 
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "command": (("train",), "unknown command 'train': expected one of run, resume, report, methods, cost, data"),
+    "command": (("train",), "unknown command 'train': expected one of run, resume, report, compare, methods, cost, data"),
     "flag": ((*RUN, "--round", "3"), "unknown argument '--round', did you mean --rounds?; see `pa3dfl run --help`"),
     "flag=": ((*RUN, "--per-roung=3"), "unknown argument '--per-roung=3', did you mean --per-round?"),
     "flag of another method": (
@@ -250,7 +250,7 @@ def test_whatever_is_said_is_one_line(capsys: Capture, monkeypatch: pytest.Monke
         (UserError("a\n  b\n"), 2, "pa3dfl: a b\n"),
         (OSError(28, "No space left on device", "x/y"), 1, "pa3dfl: x/y: No space left on device\n"),
         (KeyboardInterrupt(), 130, "pa3dfl: stopped\n"),
-        (Interrupted(7), 130, "pa3dfl: stopped; 7 rounds are kept, `pa3dfl resume` goes on from there\n"),
+        (Interrupted(7, Path("x")), 130, "pa3dfl: stopped; 7 rounds are kept, `pa3dfl resume x` goes on from there\n"),
     ):
 
         def fail(argv: list[str], error: BaseException = error) -> None:

@@ -93,7 +93,7 @@ def test_a_run_that_has_just_begun_is_a_row_of_dashes_and_no_curve(tmp_path: Pat
     (path / "clients.csv").unlink()
     (path / "rounds.jsonl").write_text("")
     run = report.read_run(path)
-    assert table_of([run]).splitlines()[-2].split() == ["pa3dfl", "(unfinished)", "–", "–", "–", "–", "0:00:00"]
+    assert table_of([run]).splitlines()[-2].split() == ["pa3dfl", "(unfinished)", "–", "–", "–", "0:00:00"]
     assert report.capacity_picture([run], tmp_path / "c") is None
     with pytest.raises(UserError, match="none of these runs has an evaluated round"):
         report.learning_curve([run], tmp_path / "c")
@@ -150,8 +150,8 @@ def test_the_table_shows_percent_and_bolds_the_best(tmp_path: Path) -> None:
     assert "≤ 20%  ≤ 40%  ≤ 60%  ≤ 80%  ≤ 100%" in text
     rows = [line.split() for line in text.splitlines() if ":" in line]
     assert rows == [
-        ["pa3dfl", "77.0", "50.0", "55.0", "70.0", "80.0", "85.0", "95.0", "0.0003", "2", "1:02:03"],
-        ["fedavg", "60.0", "25.0", "27.5", "35.0", "40.0", "42.5", "72.5", "0.0003", "2", "1:02:03"],
+        ["pa3dfl", "77.0", "50.0", "55.0", "70.0", "80.0", "85.0", "95.0", "2", "1:02:03"],
+        ["fedavg", "60.0", "25.0", "27.5", "35.0", "40.0", "42.5", "72.5", "2", "1:02:03"],
     ]
     assert "Note" not in text
     styled = table_of(report.find_runs([tmp_path]), styled=True)
@@ -161,7 +161,7 @@ def test_the_table_shows_percent_and_bolds_the_best(tmp_path: Path) -> None:
 def test_equal_capacities_have_no_fifths_and_no_picture(tmp_path: Path) -> None:
     ideal = report.read_run(write_run(tmp_path / "a", setting="ideal", capacity=[1.0] * 10))
     assert report.comparison([ideal])[0]["fifths"] == []
-    assert table_of([ideal]).splitlines()[-2].split() == ["pa3dfl", "77.0", "50.0", "0.0003", "2", "1:02:03"]
+    assert table_of([ideal]).splitlines()[-2].split() == ["pa3dfl", "77.0", "50.0", "2", "1:02:03"]
     assert report.capacity_picture([ideal], tmp_path / "capacity.png") is None
     assert not (tmp_path / "capacity.png").exists()
     write_run(tmp_path / "b", [r / 2 for r in CAPACITY])

@@ -51,7 +51,7 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
         for row in records
     ]
     # Compared as printed, so that two equal-looking numbers are both bold or both plain.
-    shown = [[_NONE if value is None else f"{100 * value:.1f}" for value in row] for row in rows]
+    shown = [[_shown(value, 100, ".1f") for value in row] for row in rows]
     columns = [[cell for cell in column if cell != _NONE] for column in zip(*shown, strict=True)]
     best = [max(column, key=float) if len(records) > 1 and column else None for column in columns]
 
@@ -59,16 +59,18 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
     title = Text(" · ".join(conditions({key: found[0] for key, found in values.items() if len(found) == 1})))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("method", overflow="fold")
-    spread = any(row.get("deviation") is not None for row in records)
-    for header in [*headers[:1], *(["±"] if spread else []), *headers[1:], "MB a\nround", "best\nround", "time"]:
+    # Tables across seeds have more to say, and are made for wider screens.
+    wide = any("runs" in row for row in records)
+    extra, traffic_header = (["±"], ["MB a\nround"]) if wide else ([], [])
+    for header in [*headers[:1], *extra, *headers[1:], *traffic_header, "best\nround", "time"]:
         table.add_column(header, justify="right", no_wrap=True)
     for row, cells in zip(records, shown, strict=True):
         accuracies = [Text(c, "bold" if c == top else "") for c, top in zip(cells, best, strict=True)]
         best_round = _NONE if row["best_round"] is None else str(row["best_round"])
         time = _NONE if row["seconds"] is None else str(timedelta(seconds=round(row["seconds"])))
-        deviation = [f"{100 * row['deviation']:.1f}" if row.get("deviation") is not None else _NONE] if spread else []
-        traffic = _NONE if row["bytes_per_round"] is None else f"{row['bytes_per_round'] / 1e6:.3g}"
-        table.add_row(Text(row["name"]), accuracies[0], *deviation, *accuracies[1:], traffic, best_round, time)
+        deviation = [_shown(row["deviation"], 100, ".1f")] if wide else []
+        traffic = [_shown(row["bytes_per_round"], 1e-6, ".3g")] if wide else []
+        table.add_row(Text(row["name"]), accuracies[0], *deviation, *accuracies[1:], *traffic, best_round, time)
     console.print(table)
 
     if labels and labels[0].startswith("fifth"):
@@ -120,6 +122,10 @@ def _by_capacity(clients: Sequence[dict[str, Any]]) -> tuple[list[list[float]], 
 def _worst_tenth(clients: Sequence[dict[str, Any]]) -> float | None:
     tested = sorted(c["test_accuracy"] for c in clients if c["test_accuracy"] is not None)
     return mean(tested[: math.ceil(len(tested) / 10)])
+
+
+def _shown(value: float | None, factor: float, form: str) -> str:
+    return _NONE if value is None else format(value * factor, form)
 
 
 def _percent(r: float) -> str:
