@@ -97,7 +97,7 @@ def printed(capsys: Capture, *argv: str) -> Any:
 
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "command": (("train",), "unknown command 'train': expected one of run, resume, report, compare, methods, cost, data"),
+    "command": (("train",), "unknown command 'train': expected one of run, resume, report, compare, methods, cost"),
     "flag": ((*RUN, "--round", "3"), "unknown argument '--round', did you mean --rounds?; see `pa3dfl run --help`"),
     "flag=": ((*RUN, "--per-roung=3"), "unknown argument '--per-roung=3', did you mean --per-round?"),
     "flag of another method": (
