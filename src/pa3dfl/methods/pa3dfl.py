@@ -44,13 +44,9 @@ class Pa3dFL(Method):
     hn_clip: float = option(50.0, "largest norm of the hyper-network's gradient; 0 for no limit", at_least=0)
     tau: float = option(0.2, "attention temperature of every layer at the start", above=0)
     tau_min: float = option(0.1, "floor of the temperatures: below about 0.1 clients stop sharing", above=0)
-    head_scale: float = option(
-        0.0, "s: rows of the frozen head are uniform in ±s/√features; 0 for √3·ln(classes)", at_least=0
-    )
-    last_gain: float = option(0.0, "factor on the start of the last encoder layer; 0 for 1/ln(classes)", at_least=0)
-    r2_rule: str = option(
-        "max", "R2 of a convolution: max(S,T,k²) for 'max', max(min(S,T),k²) for 'paper'", choices=R2_RULES
-    )
+    head_scale: float = option(0.0, "s: rows of the frozen head in ±s/√features; 0: √3·ln(classes)", at_least=0)
+    last_gain: float = option(0.0, "start of the last encoder layer; 0: 1/ln(classes), with norms 1", at_least=0)
+    r2_rule: str = option("max", "R2 of convolutions: max(S,T,k²) or the printed rule", choices=R2_RULES)
     r2_scale: float = option(1.0, "factor on R2 of convolutions", above=0)
     line_search: int = option(11, "values of α tried between received and locally trained model", at_least=2)
 
@@ -131,7 +127,8 @@ def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
         std = math.sqrt(2 / (layer.taps * layer.inputs))
         if layer.name == task.model.layers[-1]:
             # The frozen head is large: smaller features give it first logits of order one, and a calm start.
-            std *= m.last_gain or 1 / math.log(task.model.classes)
+            # Before a norm, a smaller weight would only take larger steps.
+            std *= m.last_gain or (1 if task.model.normalised else 1 / math.log(task.model.classes))
         outputs[layer.name] = Output(layer.v_shape(), std)
     for k, shape in layout(m, task).head.items():
         outputs[HEAD + k] = Output(shape, shape[1] ** -0.5 if k == "weight" else 0.0)

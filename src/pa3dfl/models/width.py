@@ -21,6 +21,7 @@ from pa3dfl.tree import Tree
 Shapes = dict[str, tuple[int, ...]]
 FULL = Fraction(1)
 _STACKED = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -50,6 +51,7 @@ class Model:
         full = self._build(FULL)
         self._refuse_unfederated(full)
         self._full_shapes = _shapes(full)
+        self.normalised = any(isinstance(m, _NORMS) for m in full.modules())
         self.layers, self.head = self._trace(full)
 
     def check(self, p_min: Fraction) -> None:
