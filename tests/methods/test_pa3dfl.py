@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from conftest import make_arrays
 from pa3dfl.engines import local
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.base import Update
@@ -155,3 +156,13 @@ def test_the_coarsest_search_tries_both_ends(make_task: Make) -> None:
     [down] = method.download(task, server_of(method, task), task.clients[:1], 1)
     start, fixed = method.begin(task, task.clients[0], down, {})
     assert list(method.personal(task, Fraction(1), start, start, fixed)) == [0.0, 1.0]
+
+
+def test_the_last_layer_starts_small_unless_a_norm_follows(make_task: Make) -> None:
+    method = Pa3dFL()
+    plain, normed = make_task(method), make_task(method, make_arrays(shape=(3, 32, 32)), model="resnet18-gn")
+    assert hypernetwork(method, plain).outputs["fc2"].std == pytest.approx(math.sqrt(2 / 512) / math.log(4))
+    assert hypernetwork(method, plain).outputs["fc1"].std == pytest.approx(math.sqrt(2 / 64 / 4))
+    assert hypernetwork(method, normed).outputs["blocks.7.shortcut.0"].std == pytest.approx(math.sqrt(2 / 512))
+    given = Pa3dFL(last_gain=0.5)
+    assert hypernetwork(given, plain).outputs["fc2"].std == pytest.approx(math.sqrt(2 / 512) / 2)
