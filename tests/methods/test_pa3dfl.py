@@ -158,11 +158,17 @@ def test_the_coarsest_search_tries_both_ends(make_task: Make) -> None:
     assert list(method.personal(task, Fraction(1), start, start, fixed)) == [0.0, 1.0]
 
 
-def test_the_last_layer_starts_small_unless_a_norm_follows(make_task: Make) -> None:
+def test_features_start_small(make_task: Make) -> None:
+    """By the last layer's start, or by the norms after it where there are some; all else follows He's rule."""
     method = Pa3dFL()
     plain, normed = make_task(method), make_task(method, make_arrays(shape=(3, 32, 32)), model="resnet18-gn")
     assert hypernetwork(method, plain).outputs["fc2"].std == pytest.approx(math.sqrt(2 / 512) / math.log(4))
     assert hypernetwork(method, plain).outputs["fc1"].std == pytest.approx(math.sqrt(2 / 64 / 4))
     assert hypernetwork(method, normed).outputs["blocks.7.shortcut.0"].std == pytest.approx(math.sqrt(2 / 512))
+    server = Pa3dFL(hidden=1, embedding=1).init_server(normed)
+    starts = {k: float(v[0]) for k, v in server.items() if k.startswith(PLAIN) and k.endswith(".weight")}
+    small = {k for k, v in starts.items() if v == pytest.approx(1 / math.log(4))}
+    assert small == {PLAIN + "blocks.7.norm2.weight", PLAIN + "blocks.7.shortcut.1.weight"}
+    assert {starts[k] for k in starts.keys() - small} == {1.0}
     given = Pa3dFL(last_gain=0.5)
     assert hypernetwork(given, plain).outputs["fc2"].std == pytest.approx(math.sqrt(2 / 512) / 2)

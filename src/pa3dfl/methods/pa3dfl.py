@@ -21,6 +21,7 @@ from torch import Tensor
 from pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, recover, take_apart
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.models.channels import feature_norms
 from pa3dfl.rng import generator, key
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, covered_mean, leading, lerp, mean, put, take
@@ -45,7 +46,7 @@ class Pa3dFL(Method):
     tau: float = option(0.2, "attention temperature of every layer at the start", above=0)
     tau_min: float = option(0.1, "floor of the temperatures: below about 0.1 clients stop sharing", above=0)
     head_scale: float = option(0.0, "s: rows of the frozen head in ±s/√features; 0: √3·ln(classes)", at_least=0)
-    last_gain: float = option(0.0, "start of the last encoder layer; 0: 1/ln(classes), with norms 1", at_least=0)
+    last_gain: float = option(0.0, "factor on the features at the start; 0: 1/ln(classes)", at_least=0)
     r2_rule: str = option("max", "R2 of convolutions: max(S,T,k²) or the printed rule", choices=R2_RULES)
     r2_scale: float = option(1.0, "factor on R2 of convolutions", above=0)
     line_search: int = option(11, "values of α tried between received and locally trained model", at_least=2)
@@ -61,18 +62,17 @@ class Pa3dFL(Method):
             tree[U + layer.name] = torch.empty(layer.u_shape).normal_(0, layer.R2**-0.5, generator=g)
         full = task.model.init(Fraction(1), key(task.seed, "model"))
         tree |= put(PLAIN, {k: full[k] for k in parts.plain})
+        for k in feature_norms(task.model):
+            tree[PLAIN + k] *= feature_gain(self, task)
         return tree | put(HN, hypernetwork(self, task).init(len(task.clients), task.seed))
 
     def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
         general, parts = put(U, take(U, server)), layout(self, task)
         shapes = [parts.v_shapes(c.width) | put(HEAD, parts.head) for c in clients]
-        generated = hypernetwork(self, task).generate(take(HN, server), [c.id for c in clients], shapes)
-        trees = []
-        for client, personal in zip(clients, generated, strict=True):
-            own = task.model.shapes(client.width)
-            plain = {PLAIN + k: leading(server[PLAIN + k], own[k]) for k in parts.plain}
-            trees.append(general | plain | put(V, personal))
-        return trees
+        personal = hypernetwork(self, task).generate(take(HN, server), [c.id for c in clients], shapes)
+        own = [task.model.shapes(c.width) for c in clients]
+        plain = [{PLAIN + k: leading(server[PLAIN + k], shape[k]) for k in parts.plain} for shape in own]
+        return [general | p | put(V, v) for p, v in zip(plain, personal, strict=True)]
 
     def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         return down, global_head(self, task)
@@ -119,16 +119,19 @@ def layout(method: Pa3dFL, task: Task) -> Layout:
     return take_apart(task.model, task.p_min, method.r2_rule, method.r2_scale)
 
 
+def feature_gain(method: Pa3dFL, task: Task) -> float:
+    """The frozen head is large: smaller features give it first logits of order one, and a calm start."""
+    return method.last_gain or 1 / math.log(task.model.classes)
+
+
 @lru_cache(maxsize=16)
 def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
     outputs = {}
     for layer in layout(m, task).layers:
         # He's rule for the recovered weight: θ_u has variance 1/R2, so θ_v carries 2/(k²S).
         std = math.sqrt(2 / (layer.taps * layer.inputs))
-        if layer.name == task.model.layers[-1]:
-            # The frozen head is large: smaller features give it first logits of order one, and a calm start.
-            # Before a norm, a smaller weight would only take larger steps.
-            std *= m.last_gain or (1 if task.model.normalised else 1 / math.log(task.model.classes))
+        if layer.name == task.model.layers[-1] and not feature_norms(task.model):
+            std *= feature_gain(m, task)
         outputs[layer.name] = Output(layer.v_shape(), std)
     for k, shape in layout(m, task).head.items():
         outputs[HEAD + k] = Output(shape, shape[1] ** -0.5 if k == "weight" else 0.0)

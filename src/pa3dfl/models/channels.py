@@ -67,6 +67,18 @@ def channels(model: Model) -> Channels:
     return Channels(members, {g: shapes[f"{g}.weight"][0] for g in groups}, dims)
 
 
+def feature_norms(model: Model) -> tuple[str, ...]:
+    """Weights of the norms that scale what the head sees; none where a layer does that itself."""
+    if not model.normalised:
+        return ()
+    try:
+        dims = channels(model).dims
+    except UserError:  # not known for a network that concatenates
+        return ()
+    group = dims[f"{model.head}.weight"][1]
+    return tuple(k for k, of in dims.items() if of[:1] == (group,) and k.endswith(".weight") and not model.is_layer(k))
+
+
 def _applications(model: Model) -> dict[str, list[Any]]:
     """The nodes of the graph in which each parameter meets a batch."""
     with torch.enable_grad():
