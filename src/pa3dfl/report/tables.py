@@ -61,14 +61,15 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
     table.add_column("method", overflow="fold")
     # Tables across seeds have more to say, and are made for wider screens.
     wide = any("runs" in row for row in records)
-    extra, traffic_header = (["±"], ["MB a\nround"]) if wide else ([], [])
+    spread = any(row.get("deviation") is not None for row in records)
+    extra, traffic_header = ["±"] * spread, ["MB a\nround"] * wide
     for header in [*headers[:1], *extra, *headers[1:], *traffic_header, "best\nround", "time"]:
         table.add_column(header, justify="right", no_wrap=True)
     for row, cells in zip(records, shown, strict=True):
         accuracies = [Text(c, "bold" if c == top else "") for c, top in zip(cells, best, strict=True)]
         best_round = _NONE if row["best_round"] is None else str(row["best_round"])
         time = _NONE if row["seconds"] is None else str(timedelta(seconds=round(row["seconds"])))
-        deviation = [_shown(row["deviation"], 100, ".1f")] if wide else []
+        deviation = [_shown(row["deviation"], 100, ".1f")] if spread else []
         traffic = [_shown(row["bytes_per_round"], 1e-6, ".3g")] if wide else []
         table.add_row(Text(row["name"]), accuracies[0], *deviation, *accuracies[1:], *traffic, best_round, time)
     console.print(table)
