@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pa3dfl.tree import count, covered_mean, leading, lerp, mean, nbytes, put, sum_of, take, wire
+from pa3dfl.tree import count, leading, lerp, mean, nbytes, put, sum_of, take, wire
 
 
 def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -81,16 +81,3 @@ def test_sum_of_keeps_the_order() -> None:
     assert sum_of([big, big, one], [1.0, -1.0, 1.0]).item() == 1.0
     with pytest.raises(ValueError, match="shorter"):
         sum_of([big, one, one], [1.0, 1.0])
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=5))
-def test_covered_mean_is_that_of_a_loop(shapes: list[tuple[int, int]]) -> None:
-    old = tensor(4, 3, seed=99)
-    parts = [tensor(*s, seed=i) for i, s in enumerate(shapes)]
-    before = old.clone()
-    out = covered_mean(old, parts)
-    for i in range(4):
-        for j in range(3):
-            held = [p[i, j].item() for p in parts if i < p.shape[0] and j < p.shape[1]]
-            assert out[i, j].item() == pytest.approx(sum(held) / len(held) if held else old[i, j].item())
-    assert torch.equal(old, before)

@@ -61,12 +61,3 @@ def sum_of(tensors: list[Tensor], weights: list[float]) -> Tensor:
     for t, w in zip(tensors[1:], weights[1:], strict=True):
         out.add_(t, alpha=w)
     return out
-
-
-def covered_mean(old: Tensor, parts: list[Tensor]) -> Tensor:
-    """Entry-wise mean over the leading parts that hold an entry; what nobody holds keeps its old value."""
-    total, holders = torch.zeros_like(old), torch.zeros_like(old)
-    for part in parts:
-        leading(total, part.shape).add_(part)
-        leading(holders, part.shape).add_(1)
-    return torch.where(holders > 0, total / holders.clamp(min=1), old)

@@ -4,7 +4,6 @@ Wang et al., "Selective Knowledge Sharing for Personalized Federated Learning Un
 2024. Every layer but the head is decomposed into general parameters θ_u, which all clients hold in full and
 average, and personal ones θ_v, which a hyper-network generates from client embeddings and prunes to the
 client's width. A random global head stays frozen; a local head comes from the hyper-network.
-
 Where the paper is silent or contradicts itself, docs/method.md says what is done here and why.
 """
 
@@ -23,8 +22,9 @@ from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.models.channels import feature_norms
 from pa3dfl.rng import generator, key
+from pa3dfl.slicing import leading_places, merge
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, covered_mean, leading, lerp, mean, put, take
+from pa3dfl.tree import Tree, leading, lerp, mean, put, take
 
 U, V, PLAIN, HN, HEAD = "theta_u/", "theta_v/", "plain/", "hn/", "head."
 
@@ -88,8 +88,8 @@ class Pa3dFL(Method):
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         server |= put(U, mean([take(U, u.tree) for u in updates]))
-        for k in layout(self, task).plain:
-            server[PLAIN + k] = covered_mean(server[PLAIN + k], [u.tree[PLAIN + k] for u in updates])
+        plain, places = take(PLAIN, server), [leading_places(task.model, u.client.width) for u in updates]
+        server |= put(PLAIN, merge(plain, [take(PLAIN, u.tree) for u in updates], places, [1.0] * len(updates)))
         trained = [take(V, u.tree) for u in updates]
         hypernetwork(self, task).update(take(HN, server), [u.client.id for u in updates], trained)
         return server
