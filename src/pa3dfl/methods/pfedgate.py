@@ -5,7 +5,6 @@ of parameters, head included, is cut into 5 blocks of consecutive entries. A loc
 linear layer, batch norm, sigmoid, mean over the batch) scores them; a knapsack keeps blocks of at most
 s_i = r_i of all entries, multiplied by their scores. The model is averaged by data sizes; the gate stays on
 its client, with a fraction of the model's step size. Tested is the global model through the client's gate.
-
 Choices. The knapsack is the greedy one of the authors' code, by falling score, with separate budgets for
 linear layers and the rest; first blocks of tensors are always kept, so that a client below 1/5 keeps 1/5.
 (That code charges them twice; here the budget is the paper's.) It is passed straight through: backward, every
@@ -42,6 +41,7 @@ class Blocks(NamedTuple):
 class PFedGate(Method):
     name = "pfedgate"
     summary = "a full global model; each client's gate keeps the blocks that it can afford"
+    capturable = False  # its choice of blocks was never recorded on a GPU
 
     gate_lr: float = option(0.05, "step size of the gate as a fraction of the model's", at_least=0)
     blocks: int = option(5, "blocks of each parameter tensor", at_least=1)
