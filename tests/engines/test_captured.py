@@ -1,4 +1,5 @@
-"""Replayed steps are the sequential ones. Needs a GPU; on a machine without one only the refusal is tested."""
+"""Recorded work is the sequential work. Graphs need a GPU; without one a recording is the function itself, and all
+the rest is tested: positions in a pass, programs shared by clients, waves, the choice of the tested model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,32 +8,81 @@ import pytest
 import torch
 
 from pa3dfl import methods
-from pa3dfl.engines import engine_of
+from pa3dfl.engines import Engine, Score, captured, engine_of
+from pa3dfl.engines.captured import Captured
+from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
+from pa3dfl.methods import Method
+from pa3dfl.task import Task
 
 Make = Callable[..., Any]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+def rounds(
+    engine: Engine, method: Method, task: Task, n: int
+) -> tuple[dict[str, torch.Tensor], list[Any], list[Score]]:
+    """The server's state, losses and bytes, and the scores after n rounds of all clients."""
+    server = {k: v.to(task.device, task.dtype) for k, v in method.init_server(task).items()}
+    private: dict[int, Any] = {}
+    facts = []
+    for rnd in range(1, n + 1):
+        updates = engine.train(method, task, server, private, task.clients, rnd, lambda: None)
+        facts += [(u.client.id, u.bytes_down, u.loss) for u in updates]
+        private |= {u.client.id: u.private for u in updates if u.private}
+        server = method.aggregate(task, server, updates, rnd)
+    return server, facts, engine.evaluate(method, task, server, private, task.clients, n, "accuracy", lambda: None)
+
+
+def assert_equal(ours: Any, reference: Any) -> None:
+    for k, v in reference[0].items():
+        torch.testing.assert_close(ours[0][k], v, rtol=0, atol=1e-9)
+    for mine, theirs in zip(ours[1], reference[1], strict=True):
+        assert mine[:2] == theirs[:2]
+        assert mine[2] == pytest.approx(theirs[2], abs=1e-9)
+    for mine, theirs in zip(ours[2], reference[2], strict=True):
+        assert (mine.client, mine.alpha, mine.test_accuracy) == (theirs.client, theirs.alpha, theirs.test_accuracy)
+        assert mine.val_loss == pytest.approx(theirs.val_loss, abs=1e-9)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", methods.registry())
+def test_equal_to_the_sequential_engine(name: str, device: str, make_task: Make) -> None:
+    """Two rounds, so that a replay starts from other weights than it was recorded with; partial batches too."""
+    method = methods.find(name)()
+    task = make_task(method, device=device, epochs=2, setting="list:1,1/4,1/4,1/16")
+    assert_equal(rounds(Captured(), method, task, 2), rounds(Sequential(), method, task, 2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", ["pa3dfl", "fedavg"])
+def test_one_stream_equals_many(name: str, make_task: Make) -> None:
+    """Graphs that shared a workspace would spoil each other's sums when they run side by side."""
+    method = methods.find(name)()
+    task = make_task(method, device="cuda", clients=16, setting="ideal", epochs=4, precision="fp32")
+    ends = [rounds(Captured(at_once), method, task, 1) for at_once in (1, 16)]
+    for k, v in ends[0][0].items():
+        assert torch.equal(ends[1][0][k], v), k
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_clients_that_do_not_fit_wait(
+    device: str, make_task: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = methods.find("pa3dfl")()
+    task = make_task(method, device=device, setting="list:1,1/4,1/4,1/16")
+    reference = rounds(Sequential(), method, task, 2)
+    engine = Captured(at_once=2)
+    assert_equal(rounds(engine, method, task, 2), reference)
+    monkeypatch.setattr(captured, "RESERVE", 1 << 60)
+    starved = Captured()
+    assert_equal(rounds(starved, method, task, 2), reference)
+    if device == "cuda":
+        assert len(starved._programs) == 1
+        assert capsys.readouterr().err.count("others wait") == 1
 
 
 def test_refused_without_a_gpu() -> None:
     with pytest.raises(UserError, match="needs a CUDA GPU"):
         engine_of("captured", torch.device("cpu"))
     assert engine_of("auto", torch.device("cpu")).name == "sequential"
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("name", methods.registry())
-def test_equal_to_the_sequential_engine(name: str, make_task: Make) -> None:
-    """Two rounds, so that a replay starts from other weights than it was captured with; partial batches too."""
-    method = methods.find(name)()
-    task = make_task(method, device="cuda", epochs=2)
-    ends = []
-    for engine in (engine_of("sequential", task.device), engine_of("auto", task.device)):
-        server = {k: v.to(task.device, task.dtype) for k, v in method.init_server(task).items()}
-        private: dict[int, Any] = {}
-        for rnd in (1, 2):
-            updates = engine.train(method, task, server, private, task.clients, rnd, lambda: None)
-            private |= {u.client.id: u.private for u in updates if u.private}
-            server = method.aggregate(task, server, updates, rnd)
-        ends.append(server)
-    for k, v in ends[0].items():
-        torch.testing.assert_close(ends[1][k], v, rtol=0, atol=1e-9)

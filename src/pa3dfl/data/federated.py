@@ -40,14 +40,20 @@ class FederatedData:
 
     def batch(self, rows: Tensor, crops: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Inputs and labels; `crops` holds (dy, dx, flip) for each row, see `draw_crops`."""
+        x, y = self.raw(rows, crops)
+        return self.normalised(x, dtype), y
+
+    def raw(self, rows: Tensor, crops: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs as they were stored, augmented, and labels."""
         rows = rows.to(self.x.device)
         x = self.x[rows]
-        if crops is not None:
-            x = crop_and_flip(x, crops.to(x.device))
+        return x if crops is None else crop_and_flip(x, crops.to(x.device)), self.y[rows]
+
+    def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         x = x.to(dtype)
         if self.mean is not None and self.std is not None:
             x = (x - self.mean.to(dtype)) / self.std.to(dtype)
-        return x, self.y[rows]
+        return x
 
     def draw_crops(self, n: int, generator: torch.Generator) -> Tensor | None:
         if not self.augment:

@@ -1,87 +1,165 @@
-"""The sequential engine with each local step replayed as a CUDA graph.
+"""The GPU engine: the clients of a cohort side by side, each a program replayed on a stream of its own.
 
-A step is some 160 small kernels, and launching them from Python takes several times as long as running them.
-Recorded once per width and batch size, a step is one launch. Everything else is as in `sequential`.
+Clients keep their true widths; the card fills because many small graphs run at once. A program serves every
+client of its width, one after another, so that a cohort needs as many of a width as it has clients of it. What
+does not fit into memory beside the others waits for the next wave.
 """
 
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from pa3dfl.engines import local
-from pa3dfl.engines.sequential import Sequential
-from pa3dfl.methods import Method
+from pa3dfl.engines.base import Score, Tick
+from pa3dfl.engines.program import Program
+from pa3dfl.engines.sequential import CHUNK, Sequential, private_of
+from pa3dfl.errors import UserError
+from pa3dfl.methods import Method, Update
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, wire
+from pa3dfl.tree import Tree, nbytes, wire
+
+# As many hardware queues as PyTorch has streams: with the usual 8, work that could run side by side stands in line.
+# CUDA reads it when it starts.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+# Memory that programs leave free: for aggregation, the hyper-network, other processes.
+RESERVE = 2 << 30
+
+Job = tuple[Client, Tree, Tree]
 
 
 class Captured(Sequential):
     name = "captured"
 
-    def __init__(self) -> None:
-        self._programs: dict[tuple[Method, Task, Fraction], Program] = {}
-        self._pool: Any = torch.cuda.graph_pool_handle()
+    def __init__(self, at_once: int = 64) -> None:
+        self.at_once = at_once
+        self._of: tuple[Method, Task] | None = None
+        self._programs: list[Program] = []
+        self._footprint = 0.0  # the most memory that a program took, for each unit of width
+        self._waits = False
 
-    def train_client(
-        self, method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
-    ) -> tuple[Tree, float]:
+    def train(
+        self,
+        method: Method,
+        task: Task,
+        server: Tree,
+        private: Mapping[int, Tree],
+        cohort: Sequence[Client],
+        rnd: int,
+        tick: Tick,
+    ) -> list[Update]:
         if not method.capturable:
-            return local.train(method, task, client, start, fixed, rnd, purpose)
-        at = (method, task, client.width)
-        if at not in self._programs:
-            self._programs[at] = Program(method, task, client.width, start, fixed, self._pool)
-        return self._programs[at].run(start, fixed, rnd, local.schedule(task, client, rnd, purpose))
+            return super().train(method, task, server, private, cohort, rnd, tick)
+        received = {}
+
+        def jobs() -> Iterator[Job]:
+            downs = method.download(task, server, cohort, rnd)
+            for i, client in enumerate(cohort):
+                down, downs[i] = wire(downs[i]), {}
+                received[client.id] = nbytes(down)
+                yield client, *method.begin(task, client, down, private_of(method, task, private, client))
+
+        updates, losses = [], []
+        for client, program in self._beside(method, task, jobs(), lambda p, c: p.train(c, rnd, "train")):
+            trained, loss = program.trained()
+            upload, keep = method.finish(task, client.width, trained, program.fixed)
+            updates.append(Update(client, wire(upload), client.n, wire(keep), 0.0, received[client.id]))
+            losses.append(loss)
+            tick()
+        for update, loss in zip(updates, torch.stack(losses).tolist(), strict=True):
+            update.loss = loss
+        return updates
+
+    def evaluate(
+        self,
+        method: Method,
+        task: Task,
+        server: Tree,
+        private: Mapping[int, Tree],
+        clients: Sequence[Client],
+        rnd: int,
+        select: str,
+        tick: Tick,
+    ) -> list[Score]:
+        if not method.capturable:
+            return super().evaluate(method, task, server, private, clients, rnd, select, tick)
+
+        def jobs() -> Iterator[Job]:
+            for at in range(0, len(clients), CHUNK):
+                chunk = clients[at : at + CHUNK]
+                for client, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
+                    yield client, *method.begin(task, client, wire(down), private_of(method, task, private, client))
+
+        def work(program: Program, client: Client) -> None:
+            if method.trains_to_test:
+                program.train(client, rnd, "test")
+            program.test(client)
+
+        tested = []
+        for client, program in self._beside(method, task, jobs(), work):
+            tested.append((client, *program.tested()))
+            tick()
+        # The host looks at the numbers once, when all are on their way.
+        return [_score(task, client, alphas, tally.tolist(), select) for client, alphas, tally in tested]
+
+    def _beside(
+        self, method: Method, task: Task, jobs: Iterable[Job], work: Callable[[Program, Client], None]
+    ) -> Iterator[tuple[Client, Program]]:
+        """Start every job's work, as many at a time as fit; yields each with its program, to be read at once."""
+        if self._of != (method, task):
+            self._of, self._programs, self._footprint = (method, task), [], 0.0
+        running: list[tuple[Client, Program]] = []
+        for client, start, fixed in jobs:
+            program = self._idle(client.width, [p for _, p in running])
+            if len(running) == self.at_once or (program is None and not self._room(client.width)):
+                yield from running
+                running = []
+                program = self._idle(client.width, [])
+            if program is None and not self._room(client.width):
+                self._programs.clear()  # of widths that others need now
+                torch.cuda.empty_cache()
+            before = free_memory(task.device)
+            try:
+                if program is None:
+                    program = Program(method, task, client.width, start, fixed)
+                    self._programs.append(program)
+                program.load(start, fixed)
+                work(program, client)
+            except torch.OutOfMemoryError:
+                raise UserError(
+                    f"the GPU has too little memory for a client of width {client.width}: use a smaller --batch, or "
+                    "--engine sequential"
+                ) from None
+            used = before - free_memory(task.device)
+            self._footprint = max(self._footprint, used / float(client.width))
+            running.append((client, program))
+        yield from running
+
+    def _idle(self, width: Fraction, busy: list[Program]) -> Program | None:
+        return next((p for p in self._programs if p.width == width and p not in busy), None)
+
+    def _room(self, width: Fraction) -> bool:
+        """Whether there is memory for one more program."""
+        if not self._programs or self._programs[0].device.type != "cuda":
+            return True
+        if free_memory(self._programs[0].device) > self._footprint * float(width) + RESERVE:
+            return True
+        if not self._waits:
+            print(f"pa3dfl: the GPU holds {len(self._programs)} clients at a time; the others wait", file=sys.stderr)
+            self._waits = True
+        return False
 
 
-class Program:
-    """A width's local step on tensors that stay where they are: a graph reads and writes what it was captured with."""
+def free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
-    def __init__(self, method: Method, task: Task, width: Fraction, start: Tree, fixed: Tree, pool: Any) -> None:
-        self.method, self.task, self.width, self.pool = method, task, width, pool
-        self.theta = {k: v.requires_grad_() for k, v in wire(start).items()}
-        self.fixed = wire(fixed)
-        self.sgd = local.SGD(method, task.local, self.theta)
-        self.rate = torch.zeros((), dtype=task.dtype, device=task.device)
-        self.loss = torch.zeros((), dtype=task.dtype, device=task.device)
-        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor | None]] = {}
 
-    def run(self, start: Tree, fixed: Tree, rnd: int, steps: list[tuple[Tensor, Tensor | None]]) -> tuple[Tree, float]:
-        for rows, crops in steps:
-            if len(rows) not in self.graphs:
-                self.graphs[len(rows)] = self._capture(rows, crops)
-        with torch.no_grad():
-            for mine, given in ((self.theta, start), (self.fixed, fixed)):
-                for k, v in mine.items():
-                    v.copy_(given[k])
-        self.rate.fill_(self.task.local.rate(rnd))
-        self.loss.zero_()
-        for rows, crops in steps:
-            graph, static_rows, static_crops = self.graphs[len(rows)]
-            static_rows.copy_(rows)
-            if static_crops is not None and crops is not None:
-                static_crops.copy_(crops)
-            graph.replay()
-        return wire(self.theta), float(self.loss) / len(steps)
-
-    def _capture(self, rows: Tensor, crops: Tensor | None) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor | None]:
-        rows, crops = rows.clone(), None if crops is None else crops.clone()
-        # Libraries choose their kernels and set up on first use, which a capture does not allow.
-        self.rate.zero_()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._step(rows, crops)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            self._step(rows, crops)
-        return graph, rows, crops
-
-    def _step(self, rows: Tensor, crops: Tensor | None) -> None:
-        loss = local.descend(
-            self.method, self.task, self.width, self.theta, self.fixed, rows, crops, {}, self.sgd, self.rate
-        )
-        self.loss.add_(loss)
+def _score(task: Task, client: Client, alphas: list[float], tally: list[list[float]], select: str) -> Score:
+    n_val, n_test = (len(task.data.rows(client.id, part)) for part in ("val", "test"))
+    by_alpha = dict(zip(alphas, tally, strict=True))
+    alpha = local.choose({a: (t[0] / n_val, t[1] / n_val) for a, t in by_alpha.items()}, select)
+    correct, loss, test_correct, _ = by_alpha[alpha]
+    return Score(client.id, correct / n_val, loss / n_val, test_correct / n_test, alpha)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pa3dfl.engines.base import Score
-from pa3dfl.methods import Method
+from pa3dfl.methods.base import Batch, Method
 from pa3dfl.rng import generator
 from pa3dfl.task import Client, LocalTraining, Task
 from pa3dfl.tree import Tree
@@ -16,22 +16,34 @@ from pa3dfl.tree import Tree
 TEST_BATCH = 512
 
 
-def schedule(task: Task, client: Client, rnd: int, purpose: str) -> list[tuple[Tensor, Tensor | None]]:
-    """Rows, and how to augment them, of every step of a client's pass, already on its device.
+def order(task: Task, client: Client, rnd: int, purpose: str) -> tuple[Tensor, Tensor | None, list[int]]:
+    """Rows of a client's whole pass and how to augment them, already on its device, and the size of every step.
 
     Each epoch has a fresh order; its last, smaller batch is kept.
     """
     rows = task.data.rows(client.id, "train")
-    order = generator(task.seed, f"{purpose}:order", client.id, rnd)
+    shuffle = generator(task.seed, f"{purpose}:order", client.id, rnd)
     epochs = range(task.local.epochs)
-    chosen = torch.cat([rows[torch.randperm(len(rows), generator=order)] for _ in epochs])
+    chosen = torch.cat([rows[torch.randperm(len(rows), generator=shuffle)] for _ in epochs])
     crops = task.data.draw_crops(len(chosen), generator(task.seed, f"{purpose}:augment", client.id, rnd))
     ends = range(0, len(rows), task.local.batch)
     sizes = [min(task.local.batch, len(rows) - end) for end in ends] * len(epochs)
-    steps = chosen.to(task.device).split(sizes)
+    return chosen.to(task.device), None if crops is None else crops.to(task.device), sizes
+
+
+def schedule(task: Task, client: Client, rnd: int, purpose: str) -> list[tuple[Tensor, Tensor | None]]:
+    """The same, step by step."""
+    rows, crops, sizes = order(task, client, rnd, purpose)
     if crops is None:
-        return [(rows_of_step, None) for rows_of_step in steps]
-    return list(zip(steps, crops.to(task.device).split(sizes), strict=True))
+        return [(rows_of_step, None) for rows_of_step in rows.split(sizes)]
+    return list(zip(rows.split(sizes), crops.split(sizes), strict=True))
+
+
+def draw(method: Method, task: Task, client: Client, rnd: int, purpose: str, step: int) -> Tree:
+    """The randomness of one step."""
+    if type(method).draw is Method.draw:  # a generator takes longer to make than all other preparations
+        return {}
+    return method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
 
 
 class SGD:
@@ -60,11 +72,10 @@ class SGD:
 
 
 def descend(
-    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, rows: Tensor, crops: Tensor | None,
-    noise: Tree, sgd: SGD, rate: float | Tensor,
+    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree, sgd: SGD,
+    rate: float | Tensor,
 ) -> Tensor:  # fmt: skip
     """One step of local training, in place; returns the loss before it."""
-    batch = task.data.batch(rows, crops, task.dtype)
     loss = method.loss(task, width, theta, fixed, batch, noise)
     # A user's network may hold parameters that it does not use.
     gradients = torch.autograd.grad(loss, sgd.params, allow_unused=True, materialize_grads=True)
@@ -80,37 +91,42 @@ def train(
     sgd, rate = SGD(method, task.local, theta), task.local.rate(rnd)
     losses = []
     for step, (rows, crops) in enumerate(schedule(task, client, rnd, purpose)):
-        noise = method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
-        losses.append(descend(method, task, client.width, theta, fixed, rows, crops, noise, sgd, rate))
+        noise = draw(method, task, client, rnd, purpose, step)
+        batch = task.data.batch(rows, crops, task.dtype)
+        losses.append(descend(method, task, client.width, theta, fixed, batch, noise, sgd, rate))
     return {k: v.detach() for k, v in theta.items()}, float(torch.stack(losses).mean())
 
 
 @torch.no_grad()
 def score(method: Method, task: Task, client: Client, candidates: dict[float, Tree], select: str) -> Score:
-    """The candidate that is best on validation data, tested.
+    """The candidate that is best on validation data, tested."""
+    val = {alpha: measure(method, task, client, candidate, "val") for alpha, candidate in candidates.items()}
+    alpha = choose(val, select)
+    test_accuracy, _ = measure(method, task, client, candidates[alpha], "test")
+    return Score(client.id, *val[alpha], test_accuracy, alpha)
+
+
+def choose(val: dict[float, tuple[float, float]], select: str) -> float:
+    """The best α by validation (accuracy, loss).
 
     By accuracy with ties going to the lower loss, or by loss alone; among equals the first, so that less
     local training is preferred.
     """
-    best: tuple[tuple[float, ...], float, float, float] | None = None
-    for alpha, candidate in candidates.items():
-        accuracy, loss = measure(method, task, client, candidate, "val")
-        rank = (-accuracy, loss) if select == "accuracy" else (loss,)
-        if best is None or rank < best[0]:
-            best = (rank, accuracy, loss, alpha)
-    assert best is not None
-    _, accuracy, loss, alpha = best
-    test_accuracy, _ = measure(method, task, client, candidates[alpha], "test")
-    return Score(client.id, accuracy, loss, test_accuracy, alpha)
+    return min(val, key=lambda alpha: (-val[alpha][0], val[alpha][1]) if select == "accuracy" else val[alpha][1:])
 
 
 def measure(method: Method, task: Task, client: Client, candidate: Tree, part: str) -> tuple[float, float]:
     """Accuracy and mean cross-entropy of a candidate on a part of the client's data."""
     rows = task.data.rows(client.id, part)
-    correct = loss = 0.0
+    correct, loss = tally(method, task, client.width, candidate, rows).tolist()
+    return correct / len(rows), loss / len(rows)
+
+
+def tally(method: Method, task: Task, width: Fraction, candidate: Tree, rows: Tensor) -> Tensor:
+    """(correct answers, sum of cross-entropies) of a candidate on rows."""
+    total = torch.zeros(2, dtype=torch.float64, device=task.device)
     for chosen in rows.split(TEST_BATCH):
         x, y = task.data.batch(chosen, None, task.dtype)
-        logits = method.predict(task, client.width, candidate, x)
-        correct += (logits.argmax(1) == y).sum().item()
-        loss += F.cross_entropy(logits, y, reduction="sum").item()
-    return correct / len(rows), loss / len(rows)
+        logits = method.predict(task, width, candidate, x)
+        total += torch.stack([(logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")])
+    return total

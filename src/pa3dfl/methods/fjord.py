@@ -32,7 +32,6 @@ STEPS = "narrow/steps"
 class Fjord(Method):
     name = "fjord"
     summary = "leading channels, each batch also distilled into a narrower width"
-    capturable = False  # each step draws its own shapes
 
     distil: bool = option(True, "distil into a narrower width; false: plain cross-entropy at the own width")
 

@@ -41,7 +41,6 @@ class Blocks(NamedTuple):
 class PFedGate(Method):
     name = "pfedgate"
     summary = "a full global model; each client's gate keeps the blocks that it can afford"
-    capturable = False  # its choice of blocks was never recorded on a GPU
 
     gate_lr: float = option(0.05, "step size of the gate as a fraction of the model's", at_least=0)
     blocks: int = option(5, "blocks of each parameter tensor", at_least=1)

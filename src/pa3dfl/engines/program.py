@@ -1,0 +1,176 @@
+"""One client's local work recorded once and replayed: the steps of a pass, and the test of its models.
+
+A step is some 160 small kernels, and launching them from Python takes several times as long as running them.
+Recorded as a CUDA graph, it is one launch. A graph reads and writes the tensors that it was recorded with, so
+that a program owns all of them: parameters, the rows of a whole pass, the position in it, the step size. The
+host then only says "next" until the pass is over.
+
+Programs run beside each other because nothing is shared between two of them: each has its tensors, its
+memory pool, and a stream on which it was recorded *and* is replayed. The last is not a detail: a graph keeps the
+cuBLAS workspace of the stream it was recorded on, and two graphs that share one overwrite each other's
+partial sums, without an error, when they run at the same time.
+"""
+
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pa3dfl.engines import local
+from pa3dfl.methods import Method
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree, wire
+
+Replay = Callable[[], None]
+
+
+class Program:
+    def __init__(self, method: Method, task: Task, width: Fraction, start: Tree, fixed: Tree) -> None:
+        self.method, self.task, self.width = method, task, width
+        self.start, self.fixed = wire(start), wire(fixed)
+        self.theta = {k: v.requires_grad_() for k, v in wire(start).items()}
+        self.sgd = local.SGD(method, task.local, self.theta)
+        longest = max(c.n for c in task.clients) * task.local.epochs
+        data, self.device = task.data, task.device
+        self.x = torch.zeros(longest, *data.input_shape, dtype=data.x.dtype, device=self.device)
+        self.y = torch.zeros(longest, dtype=data.y.dtype, device=self.device)
+        self.at = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.rate, self.loss = (torch.zeros((), dtype=task.dtype, device=self.device) for _ in range(2))
+        self.steps: dict[Hashable, Replay] = {}
+        self.tests: dict[tuple[int, int], tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]] = {}
+        self.recorder = Recorder(self.device)
+
+    def load(self, start: Tree, fixed: Tree) -> None:
+        """Begin with these; on the caller's stream, so that they may be forgotten afterwards."""
+        self.recorder.join()
+        for mine, given in ((self.start, start), (self.theta, start), (self.fixed, fixed)):
+            self._copy(mine, given)
+        self.recorder.follow()
+
+    def train(self, client: Client, rnd: int, purpose: str) -> None:
+        """Start the client's whole pass; returns at once."""
+        rows, crops, sizes = local.order(self.task, client, rnd, purpose)
+        noises = [local.draw(self.method, self.task, client, rnd, purpose, i) for i in range(len(sizes))]
+        # What a step draws decides shapes, and so makes another graph.
+        keys = [(size, *((k, v.item()) for k, v in noise.items())) for size, noise in zip(sizes, noises, strict=True)]
+        for key, size, noise in zip(keys, sizes, noises, strict=True):
+            if key not in self.steps:
+                self.steps[key] = self._record_step(size, noise)
+        x, y = self.task.data.raw(rows, crops)
+        self.x[: len(x)].copy_(x)
+        self.y[: len(y)].copy_(y)
+        self.at.zero_()
+        self.loss.zero_()
+        self.rate.fill_(self.task.local.rate(rnd))
+        self.recorder.follow()
+        self.length = len(sizes)
+        with self.recorder.running():
+            for key in keys:
+                self.steps[key]()
+
+    def trained(self) -> tuple[Tree, Tensor]:
+        """The result of the pass that was started, and its mean loss."""
+        self.recorder.join()
+        return wire(self.theta), self.loss / self.length
+
+    def test(self, client: Client) -> None:
+        """Start the test of all candidates for the client's model; returns at once."""
+        parts = [self.task.data.rows(client.id, part).to(self.device) for part in ("val", "test")]
+        key = (len(parts[0]), len(parts[1]))
+        if key not in self.tests:
+            self.tests[key] = self._record_test(parts)
+        replay, self.alphas, self.tally, rows = self.tests[key]
+        for mine, given in zip(rows, parts, strict=True):
+            mine.copy_(given)
+        self.recorder.follow()
+        with self.recorder.running():
+            replay()
+
+    def tested(self) -> tuple[list[float], Tensor]:
+        """For each candidate its mixing weight and (correct, loss) on validation and test rows."""
+        self.recorder.join()
+        return self.alphas, self.tally.clone()
+
+    @torch.no_grad()
+    def _copy(self, mine: Tree, given: Tree) -> None:
+        if mine:
+            torch._foreach_copy_(list(mine.values()), [given[k] for k in mine])
+
+    def _record_step(self, size: int, noise: Tree) -> Replay:
+        ahead = torch.arange(size, device=self.device)
+
+        def step() -> None:
+            rows = self.at + ahead
+            x = self.task.data.normalised(self.x.index_select(0, rows), self.task.dtype)
+            batch = (x, self.y.index_select(0, rows))
+            self.loss += local.descend(
+                self.method, self.task, self.width, self.theta, self.fixed, batch, noise, self.sgd, self.rate
+            )
+            self.at += size
+
+        replay = self.recorder.record(step)
+        self._copy(self.theta, self.start)  # a recording tries the step
+        self.at.zero_()
+        return replay
+
+    def _record_test(self, parts: list[Tensor]) -> tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]:
+        rows = (parts[0].clone(), parts[1].clone())
+        trained = {k: v.detach() for k, v in (self.theta if self.method.trains_to_test else self.start).items()}
+        alphas: list[float] = []
+        tally: list[Tensor] = []
+
+        @torch.no_grad()
+        def test() -> None:
+            candidates = self.method.personal(self.task, self.width, self.start, trained, self.fixed)
+            counts = [
+                torch.cat([local.tally(self.method, self.task, self.width, c, part) for part in rows])
+                for c in candidates.values()
+            ]
+            if not tally:
+                alphas.extend(candidates)
+                tally.append(torch.empty_like(torch.stack(counts)))
+            tally[0].copy_(torch.stack(counts))
+
+        replay = self.recorder.record(test)
+        return replay, alphas, tally[0], rows
+
+
+class Recorder:
+    """Records functions as graphs on a stream of its own. Off a GPU a recording is the function itself."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.gpu = device.type == "cuda"
+        if self.gpu:
+            self.stream = torch.cuda.Stream(device)
+            self.pool: Any = torch.cuda.graph_pool_handle()
+
+    def running(self) -> Any:
+        """Work inside this context goes to the own stream."""
+        return torch.cuda.stream(self.stream) if self.gpu else nullcontext()
+
+    def follow(self) -> None:
+        """What runs here next comes after all that the caller's stream has been given."""
+        if self.gpu:
+            self.stream.wait_stream(torch.cuda.current_stream())
+
+    def join(self) -> None:
+        """What the caller's stream is given next comes after all that runs here."""
+        if self.gpu:
+            torch.cuda.current_stream().wait_stream(self.stream)
+
+    def record(self, work: Replay) -> Replay:
+        if not self.gpu:
+            work()
+            return work
+        self.follow()
+        with torch.cuda.stream(self.stream):
+            for _ in range(3):  # libraries choose their kernels and set up on first use, which a capture does not allow
+                work()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            work()
+        self.join()
+        return graph.replay
