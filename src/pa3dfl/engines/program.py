@@ -111,9 +111,8 @@ class Program:
             )
             self.at += size
 
-        replay = self.recorder.record(step)
+        replay = self.recorder.record(step, self.at.zero_)
         self._copy(self.theta, self.start)  # a recording tries the step
-        self.at.zero_()
         return replay
 
     def _record_test(self, parts: list[Tensor]) -> tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]:
@@ -161,13 +160,16 @@ class Recorder:
         if self.gpu:
             torch.cuda.current_stream().wait_stream(self.stream)
 
-    def record(self, work: Replay) -> Replay:
+    def record(self, work: Replay, ready: Callable[[], object] = lambda: None) -> Replay:
+        """`ready` is called before every trial."""
         if not self.gpu:
+            ready()
             work()
             return work
         self.follow()
         with torch.cuda.stream(self.stream):
             for _ in range(3):  # libraries choose their kernels and set up on first use, which a capture does not allow
+                ready()
                 work()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
