@@ -46,7 +46,7 @@ def lerp(a: Mapping[str, Tensor], b: Mapping[str, Tensor], alpha: float) -> Tree
     """a + α(b − a), exact at both ends."""
     if alpha in (0.0, 1.0):
         return dict(b if alpha else a)
-    return {k: torch.lerp(v, b[k], alpha) for k, v in a.items()}
+    return dict(zip(a, torch._foreach_lerp(list(a.values()), [b[k] for k in a], alpha), strict=True))
 
 
 def mean(trees: list[Tree], weights: list[float] | None = None) -> Tree:

@@ -11,9 +11,11 @@ cuBLAS workspace of the stream it was recorded on, and two graphs that share one
 partial sums, without an error, when they run at the same time.
 """
 
-from collections.abc import Callable, Hashable
-from contextlib import nullcontext
+import gc
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -172,7 +174,24 @@ class Recorder:
                 ready()
                 work()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+        with _no_collection(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             work()
         self.join()
-        return graph.replay
+        return partial(_replay, graph, work)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """An old graph that is collected as garbage during a capture would end the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _replay(graph: torch.cuda.CUDAGraph, work: Replay) -> None:
+    """Holds `work` as well: the tensors that it closes over are read at their old addresses."""
+    graph.replay()
