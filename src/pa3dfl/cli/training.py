@@ -1,0 +1,81 @@
+"""Commands that train."""
+
+import json
+from pathlib import Path
+
+from pa3dfl import api, methods, report
+from pa3dfl.cli.printing import console, show
+from pa3dfl.compare import QUICK, compare
+from pa3dfl.config import Config, coerce, read_yaml
+from pa3dfl.errors import UserError
+from pa3dfl.flags import Parser, add_config, peek
+
+
+def run(argv: list[str]) -> None:
+    file = next((w for w in argv if w.endswith((".yaml", ".yml")) and not w.startswith("-")), None)
+    given = read_yaml(Path(file)) if file else {}
+    name = peek(argv, "--method") or str(given.get("method", Config.method))
+    cls = methods.find(name)
+    parser = Parser(
+        "pa3dfl run",
+        usage="pa3dfl run [CONFIG.yaml] [options]",
+        description="Train. Flags win over CONFIG.yaml, which wins over the data's presets.",
+    )
+    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
+    add_config(parser, cls.name, api.option_fields(cls))
+    parser.add_argument("--overwrite", action="store_true", help="replace a run that is already in the run directory")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    args = vars(parser.parse_exactly(argv))
+    as_json, overwrite, named = args.pop("json"), args.pop("overwrite"), args.pop("config")
+    if named != file:
+        raise UserError(f"config {named!r} is not a .yaml file: options are given with dashes, such as --rounds 10")
+    given.pop("data_fingerprint", None)
+    summary = api.run(api.configure(given | args), overwrite)
+    show([Path(summary["path"])], summary if as_json else None)
+
+
+def resume(argv: list[str]) -> None:
+    parser = Parser("pa3dfl resume", description="Go on after the last round that was kept, with the same numbers.")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="run directory")
+    parser.add_argument("--data-dir", metavar="X", help="where to look for data first, if it has moved")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    args = parser.parse_exactly(argv)
+    summary = api.resume(args.dir, args.data_dir)
+    show([args.dir], summary if args.json else None)
+
+
+def compare_methods(argv: list[str]) -> None:
+    parser = Parser(
+        "pa3dfl compare",
+        usage="pa3dfl compare [CONFIG.yaml] [--methods a,b,… | all] [--seeds 0,1,…] [--quick] [options]",
+        description="Train several methods and seeds on equal terms, skip what is done, and put them in one table.",
+    )
+    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
+    parser.add_argument("--methods", default="all", metavar="X", help="names with commas in between [all]")
+    parser.add_argument("--seeds", default="0", metavar="X", help="seeds with commas in between [0]")
+    parser.add_argument("--quick", action="store_true", help="a small federation on the bundled data")
+    parser.add_argument("--out", default="runs/compare", metavar="X", help="folder of the runs [runs/compare]")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_config(parser, "", {}, without=("method", "seed", "out"))
+    args = vars(parser.parse_exactly(argv))
+    file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
+    as_json, quick = args.pop("json"), args.pop("quick")
+    given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
+    names = list(methods.registry()) if chosen == "all" else chosen.split(",")
+    for name in names:
+        methods.find(name)
+    paths = compare(given, names, [coerce("seeds", s, int) for s in seeds.split(",")], out)
+    runs = [report.read_run(p) for p in paths]
+    records = report.across_seeds(runs)
+    by_method = [report.average([r for r in runs if r.summary["method"] == row["method"]]) for row in records]
+    picture = report.learning_curve(by_method, out / "learning_curve.png")
+    (out / "table.json").write_text(json.dumps(records, indent=2) + "\n")
+    if as_json:
+        print(json.dumps(records, indent=2))
+        return
+    report.render(records, console())
+    task = read_yaml(paths[0] / "config.yaml")
+    print(
+        "for all: " + ", ".join(f"{k} {task[k]}" for k in ("epochs", "batch", "clip_norm", "weight_decay", "augment"))
+    )
+    print(picture, out / "table.json", sep="\n")
