@@ -18,6 +18,7 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl resume DIR                    go on with a run that was stopped
   pa3dfl report DIR…                   table and pictures of one or several runs
   pa3dfl compare                       several methods and seeds on equal terms, in one table
+  pa3dfl tune METHOD                   try a grid of options, choose by validation accuracy
   pa3dfl methods                       what can be trained
   pa3dfl cost                          multiply-adds, parameters and bytes by method and width
   pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
@@ -31,6 +32,7 @@ COMMANDS: Mapping[str, Callable[[list[str]], None]] = {
     "resume": training.resume,
     "report": looking.report_runs,
     "compare": training.compare_methods,
+    "tune": training.tune_methods,
     "methods": looking.list_methods,
     "cost": looking.list_costs,
     "data": looking.describe_data,

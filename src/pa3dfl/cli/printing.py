@@ -28,7 +28,7 @@ def print_records(records: Sequence[Mapping[str, Any]], columns: Sequence[str], 
         return
     table = Table(box=None, header_style="bold")
     for c in columns:
-        numeric = all(isinstance(r[c], (int, float)) for r in records)
+        numeric = all(isinstance(r[c], (int, float, type(None))) for r in records)
         table.add_column(c.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
     for r in records:
         table.add_row(*(_text(r[c]) for c in columns))
@@ -36,6 +36,10 @@ def print_records(records: Sequence[Mapping[str, Any]], columns: Sequence[str], 
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

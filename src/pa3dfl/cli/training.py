@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from pa3dfl import api, methods, report
-from pa3dfl.cli.printing import console, show
+from pa3dfl import api, grid, methods, report, tune
+from pa3dfl.cli.printing import console, print_records, show
 from pa3dfl.compare import QUICK, compare
 from pa3dfl.config import Config, coerce, read_yaml
 from pa3dfl.errors import UserError
-from pa3dfl.flags import Parser, add_config, peek
+from pa3dfl.flags import Parser, add_config, peek, say
 
 
 def run(argv: list[str]) -> None:
@@ -61,10 +61,8 @@ def compare_methods(argv: list[str]) -> None:
     file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
     as_json, quick = args.pop("json"), args.pop("quick")
     given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
-    names = list(methods.registry()) if chosen == "all" else chosen.split(",")
-    for name in names:
-        methods.find(name)
-    paths = compare(given, names, [coerce("seeds", s, int) for s in seeds.split(",")], out)
+    names = _methods(chosen)
+    paths = compare(given, names, _seeds(seeds), out)
     runs = [report.read_run(p) for p in paths]
     records = report.across_seeds(runs)
     by_method = [report.average([r for r in runs if r.summary["method"] == row["method"]]) for row in records]
@@ -79,3 +77,57 @@ def compare_methods(argv: list[str]) -> None:
         "for all: " + ", ".join(f"{k} {task[k]}" for k in ("epochs", "batch", "clip_norm", "weight_decay", "augment"))
     )
     print(picture, out / "table.json", sep="\n")
+
+
+def tune_methods(argv: list[str]) -> None:
+    parser = Parser(
+        "pa3dfl tune",
+        usage="pa3dfl tune METHOD[,METHOD…]|all [CONFIG.yaml] [--grid lr=0.01,0.1 …] [--seeds 0,1,…] [options]",
+        description="Try every setting of a grid and choose by validation accuracy. What is done is not done again. "
+        "best.yaml is\nfor `pa3dfl run` and `pa3dfl compare`. An option that is given is not tuned.",
+    )
+    parser.add_argument("methods", metavar="METHOD", help="one method, several with commas in between, or all")
+    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
+    grids = "option=value,value,… (repeat for more), or of options together a+b=1+2,3+4 [the paper's grid]"
+    parser.add_argument("--grid", action="append", default=[], metavar="X", help=grids)
+    parser.add_argument("--trials", metavar="X", help="try only so many settings of each method, drawn by the seed")
+    parser.add_argument("--seeds", default="0", metavar="X", help="seeds with commas in between [0]")
+    parser.add_argument("--quick", action="store_true", help="a small federation on the bundled data")
+    parser.add_argument("--out", metavar="X", help="folder of the trials [runs/tune-METHOD]")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    single = _methods(argv[0]) if argv and not argv[0].startswith("-") else []
+    options = api.option_fields(methods.find(single[0])) if len(single) == 1 else {}
+    add_config(parser, "".join(single), options, without=("method", "seed", "out"))
+    args = vars(parser.parse_exactly(argv))
+    words, file, n, seeds = args.pop("grid"), args.pop("config"), args.pop("trials"), _seeds(args.pop("seeds"))
+    as_json, quick, chosen, out = args.pop("json"), args.pop("quick"), args.pop("methods"), args.pop("out")
+    out = Path(out or "runs/tune-" + chosen.replace(":", "-").replace(",", "-"))
+    count = None if n is None else coerce("trials", n, int)
+    if count is not None and count < 1:
+        raise UserError(f"trials is {count}: expected at least 1")
+    given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
+    trials = tune.plan(given, _methods(chosen), grid.parse(words), seeds, out, count)
+    say(f"{len(trials)} trials: {len(trials) // len(seeds)} settings × {len(seeds)} seeds, in {out}")
+    rows = tune.ranking(tune.run(trials, out))
+    best = tune.write_best(tune.best(given, rows), out)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    columns = ("method", "options", "val_accuracy", "deviation", "best_round", "seconds", "reason")
+    print_records(
+        [row | {"options": tune.shown(row["options"])} for row in rows],
+        [c for c in columns if any(row[c] is not None for row in rows)],
+        as_json=False,
+    )
+    print(best, out / "trials.csv", sep="\n")
+
+
+def _methods(words: str) -> list[str]:
+    names = list(methods.registry()) if words == "all" else words.split(",")
+    for name in names:
+        methods.find(name)
+    return names
+
+
+def _seeds(words: str) -> list[int]:
+    return [coerce("seeds", s, int) for s in words.split(",")]
