@@ -36,7 +36,7 @@ def test_run_on_the_datas_own_clients(capsys: Capture, tmp_path: Path) -> None:
     argv = [a for a in RUN if a not in ("--clients", "6")]
     printed(capsys, *argv, "--data", "owned.npz", "--method", "local-only", "--out", str(tmp_path / "run"))
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
-    assert [row.split(",")[3:6] for row in rows[1:]] == [["16", "1", "1"]] * 5
+    assert [row.split(",")[4:7] for row in rows[1:]] == [["16", "1", "1"]] * 5
 
 
 def test_run_into_an_empty_folder(capsys: Capture, tmp_path: Path) -> None:
