@@ -15,6 +15,10 @@ QUICK = {
     "patience": 1, "methods": {"pa3dfl": {"hidden": 16}},
 }  # fmt: skip
 
+TERMS = (
+    "rounds", "per_round", "epochs", "batch", "lr", "lr_decay", "clip_norm", "weight_decay", "augment", "capacity_rule",
+)  # fmt: skip
+
 
 def compare(given: Mapping[str, Any], names: Sequence[str], seeds: Sequence[int], out: Path) -> list[Path]:
     """Train what is missing under `out`; returns all run directories, method by method."""
@@ -25,6 +29,19 @@ def compare(given: Mapping[str, Any], names: Sequence[str], seeds: Sequence[int]
             complete(api.configure({**given, "method": name, "seed": seed, "out": str(path)}))
             paths.append(path)
     return paths
+
+
+def terms(path: Path) -> dict[str, Any]:
+    """What was in force in a run: what all methods have in common, and the method's own options."""
+    config = api.configure({k: v for k, v in read_yaml(path / "config.yaml").items() if k != "data_fingerprint"})
+    return {"training": {k: getattr(config, k) for k in TERMS}, "options": dict(config.options)}
+
+
+def equal_terms(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What is the same for all records, and by method where it is not."""
+    by_option = {k: {r["method"]: r["training"][k] for r in records} for k in TERMS}
+    same = {k: next(iter(v.values())) for k, v in by_option.items() if len(set(v.values())) == 1}
+    return same, {k: v for k, v in by_option.items() if k not in same}
 
 
 def complete(config: Config) -> None:

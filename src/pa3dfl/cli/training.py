@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pa3dfl import api, grid, methods, report, tune
 from pa3dfl.cli.printing import console, print_records, show
-from pa3dfl.compare import QUICK, compare
+from pa3dfl.compare import QUICK, compare, equal_terms, terms
 from pa3dfl.config import Config, coerce, read_yaml
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser, add_config, peek, say
@@ -64,18 +64,19 @@ def compare_methods(argv: list[str]) -> None:
     names = _methods(chosen)
     paths = compare(given, names, _seeds(seeds), out)
     runs = [report.read_run(p) for p in paths]
-    records = report.across_seeds(runs)
-    by_method = [report.average([r for r in runs if r.summary["method"] == row["method"]]) for row in records]
+    own = [[r for r in runs if r.summary["method"] == name] for name in names]
+    records = [row | terms(its[0].path) for row, its in zip(report.across_seeds(runs), own, strict=True)]
+    by_method = [report.average(its) for its in own]
     picture = report.learning_curve(by_method, out / "learning_curve.png")
     (out / "table.json").write_text(json.dumps(records, indent=2) + "\n")
     if as_json:
         print(json.dumps(records, indent=2))
         return
     report.render(records, console())
-    task = read_yaml(paths[0] / "config.yaml")
-    print(
-        "for all: " + ", ".join(f"{k} {task[k]}" for k in ("epochs", "batch", "clip_norm", "weight_decay", "augment"))
-    )
+    same, different = equal_terms(records)
+    print("for all: " + ", ".join(f"{k} {v}" for k, v in same.items()))
+    for option, values in different.items():
+        print(f"{option}: " + ", ".join(f"{method} {v}" for method, v in values.items()))
     print(picture, out / "table.json", sep="\n")
 
 
@@ -123,7 +124,7 @@ def tune_methods(argv: list[str]) -> None:
 
 
 def _methods(words: str) -> list[str]:
-    names = list(methods.registry()) if words == "all" else words.split(",")
+    names = list(methods.registry()) if words == "all" else list(dict.fromkeys(words.split(",")))
     for name in names:
         methods.find(name)
     return names
