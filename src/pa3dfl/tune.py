@@ -53,17 +53,21 @@ def plan(
 
 
 def run(trials: Sequence[Trial], out: Path) -> list[dict[str, Any]]:
-    """Train what is missing; `trials.jsonl` and `trials.csv` always hold what was tried so far."""
-    records: list[dict[str, Any]] = []
+    """Train what is missing; `trials.jsonl` and `trials.csv` hold all that was ever tried in this folder."""
     out.mkdir(parents=True, exist_ok=True)
+    file = out / "trials.jsonl"
+    earlier = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    tried = {record["path"]: record for record in earlier}
+    records = []
     for trial in trials:
-        records.append(_record(trial))
-        lines = "".join(json.dumps(r) + "\n" for r in records)
-        write_atomically(out / "trials.jsonl", lines.encode())
+        record = _record(trial)
+        tried[record["path"]] = record
+        records.append(record)
+        write_atomically(file, "".join(json.dumps(r) + "\n" for r in tried.values()).encode())
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
-        rows.writerows([shown(r["options"]) if c == "options" else r[c] for c in COLUMNS] for r in records)
+        rows.writerows([shown(r["options"]) if c == "options" else r[c] for c in COLUMNS] for r in tried.values())
         write_atomically(out / "trials.csv", text.getvalue().encode())
     return records
 
@@ -76,13 +80,9 @@ def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for method in dict.fromkeys(r["method"] for r in records):
         own = [r for r in records if r["method"] == method]
-        settings = [
-            [r for r in own if r["options"] == o] for o in {shown(r["options"]): r["options"] for r in own}.values()
-        ]
-        ranked = [_row(tried) for tried in settings]
-        rows += sorted(
-            ranked, key=lambda r: -math.inf if r["val_accuracy"] is None else r["val_accuracy"], reverse=True
-        )
+        settings = dict.fromkeys(shown(r["options"]) for r in own)
+        ranked = [_row([r for r in own if shown(r["options"]) == setting]) for setting in settings]
+        rows += sorted(ranked, key=lambda r: (r["val_accuracy"] is None, -(r["val_accuracy"] or 0)))
     return rows
 
 
@@ -105,10 +105,8 @@ def best(given: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def write_best(config: Mapping[str, Any], out: Path) -> Path:
-    text = "# Chosen by validation accuracy; every trial is in trials.csv.\n" + yaml.safe_dump(
-        dict(config), sort_keys=False
-    )
-    write_atomically(out / "best.yaml", text.encode())
+    head = "# Chosen by validation accuracy; every trial is in trials.csv.\n"
+    write_atomically(out / "best.yaml", (head + yaml.safe_dump(dict(config), sort_keys=False)).encode())
     return out / "best.yaml"
 
 

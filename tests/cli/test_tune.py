@@ -103,6 +103,8 @@ def test_what_is_done_is_not_done_again(capsys: Capture, monkeypatch: pytest.Mon
     assert trained == []
     assert len(tune(capsys, "fedavg", "--grid", "lr=0.1,0.2,0.3")) == 3
     assert trained == [0.3]
+    assert len(tune(capsys, "fedavg", "--grid", "lr=0.2")) == 1
+    assert [t["options"]["lr"] for t in lines()] == [0.1, 0.2, 0.3]
     assert main(["tune", "fedavg", "--grid", "lr=0.1,0.5", *TINY, "--epochs", "2"]) == 2
     assert "fedavg-lr=0.1-0 holds a run with other options" in capsys.readouterr().err
     assert trained == [0.3]
