@@ -17,6 +17,8 @@ from pa3dfl.rng import numpy_generator
 from pa3dfl.task import Task
 from pa3dfl.tree import Tree, wire
 
+pytest_plugins = ["workspace"]
+
 
 def make_arrays(rows: int = 160, classes: int = 4, shape: tuple[int, ...] = (1, 8, 8)) -> Arrays:
     """Noisy copies of one random picture per class: easy to learn, and never exactly."""

@@ -236,7 +236,7 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     best = max((r for r in records if "val_accuracy" in r), key=lambda r: r["val_accuracy"])
     assert summary["test_accuracy"] == best["test_accuracy"]
     lines = (path / "clients.csv").read_text().splitlines()
-    assert lines[0] == "client,r,width,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha"
+    assert lines[0] == "client,r,width,share,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha"
     assert len(lines) == 7
     assert (path / "learning_curve.png").stat().st_size > 1000
     again = run(data, tmp_path / "again", **{k: v for k, v in api.read_yaml(path / "config.yaml").items()

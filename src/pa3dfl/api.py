@@ -25,6 +25,7 @@ from pa3dfl.models import Model, factory_of
 from pa3dfl.progress import duration
 from pa3dfl.report import learning_curve, read_run
 from pa3dfl.results import RunDirectory, averages
+from pa3dfl.sizes import strict_widths
 from pa3dfl.task import Client, LocalTraining, Task
 
 T = TypeVar("T")
@@ -124,7 +125,10 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     n = len(splits)
     r = capacities(config.setting, n, config.seed)
     model = make_model(_known(config.model), method, data.input_shape, data.classes, p_min)
-    widths = method.widths([width_of(x, p_min) for x in r], p_min)
+    if config.capacity_rule == "strict":
+        widths = strict_widths(method, model, p_min, r)
+    else:
+        widths = method.widths([width_of(x, p_min) for x in r], p_min)
     for w in sorted(set(widths)):
         model.shapes(w)
     clients = [Client(i, r[i], widths[i], len(splits[i].train)) for i in range(n)]

@@ -1,7 +1,8 @@
 """Capacities: what share r of the full model each client can afford, and the width p that follows.
 
 A model of width p costs about p² of the full one, so p is the largest multiple of 1/16 with p² ≤ r,
-and never below p_min, the width that every client is asked to afford.
+and never below p_min, the width that every client is asked to afford. The rule `strict` counts parameters
+instead, see `sizes.strict_widths`.
 """
 
 import csv
@@ -13,6 +14,7 @@ from pa3dfl.errors import UserError
 from pa3dfl.rng import numpy_generator
 
 STEP = Fraction(1, 16)
+RULES = ("width", "strict")
 
 
 def parse_ratio(text: str | float | int | Fraction, what: str) -> Fraction:
@@ -35,6 +37,11 @@ def width_of(r: Fraction, p_min: Fraction) -> Fraction:
     # isqrt on integers: a float square root of r = p² could fall just short of p.
     steps = math.isqrt(math.floor(r / STEP**2))
     return max(steps * STEP, p_min)
+
+
+def candidate_widths(p_min: Fraction) -> list[Fraction]:
+    """Every width that `width_of` can give."""
+    return sorted({max(i * STEP, p_min) for i in range(1, 17)})
 
 
 def default_p_min(setting: str) -> Fraction:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from pa3dfl.capacity import default_p_min, parse_ratio
+from pa3dfl.capacity import RULES, default_p_min, parse_ratio
 from pa3dfl.data import KINDS, NAMES
 from pa3dfl.errors import UserError
 
@@ -48,6 +48,7 @@ class Config:
     setting: str = _field(
         "hetero", "capacities: ideal, hetero, levels:1,1/4,…, list:1,0.5,… or a file.csv (client, r)", WHO
     )
+    capacity_rule: str = _field("width", "width: p² ≤ r; strict: parameters held ≤ r of the full model's", WHO, RULES)
     p_min: str | None = _field(None, "the narrowest width; default 1/16, in the ideal setting 1/8", WHO)
     clients: int | None = _field(None, "how many there are; default 100, or as many as the data names", WHO)
     per_round: int = _field(20, "how many are sampled in each round", WHO)

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from pa3dfl.data import FederatedData, Split
 from pa3dfl.methods import Method
 from pa3dfl.models import Model
-from pa3dfl.task import Client, LocalTraining, Task
+from pa3dfl.sizes import blank_task
+from pa3dfl.task import Client
 from pa3dfl.tree import count, nbytes
 
 
@@ -34,7 +33,7 @@ def _record(method: Method, model: Model, p_min: Fraction, batch: int, width: Fr
     model.shapes(width)  # outside the fake mode: the network that gives structure stays real
     model.shapes(Fraction(1))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        task = _task(model, p_min, client)
+        task = blank_task(model, p_min, client)
         [down] = method.download(task, method.init_server(task), [client], 1)
         theta, fixed = method.begin(task, client, down, method.init_client(task, client))
         upload, _ = method.finish(task, width, theta, fixed)
@@ -57,18 +56,3 @@ def _record(method: Method, model: Model, p_min: Fraction, batch: int, width: Fr
             "bytes_down": nbytes(down),
             "bytes_up": nbytes(upload),
         }
-
-
-def _task(model: Model, p_min: Fraction, client: Client) -> Task:
-    rows = np.empty(0, np.int64)
-    nothing = FederatedData(
-        torch.empty(0, *model.input_shape),
-        torch.empty(0),
-        [Split(rows, rows, rows)],
-        model.classes,
-        None,
-        None,
-        augment=False,
-    )
-    local = LocalTraining(epochs=1, batch=client.n, lr=0.1, lr_decay=1.0, weight_decay=0.0, clip_norm=0.0)
-    return Task(model, nothing, [client], p_min, local, seed=0, device=torch.device("cpu"))

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +17,7 @@ from pa3dfl.methods import Method
 from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
 from pa3dfl.rng import numpy_generator
+from pa3dfl.sizes import shares
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes
 
@@ -78,6 +80,7 @@ class Federation:
         self.guard = Guard(method, task)
         self._unsaved: set[int] = set()
         self._saved_round = 0
+        self._shares: dict[Fraction, float] = {}
 
     def start(self) -> State:
         server = self.method.init_server(self.task)
@@ -94,7 +97,7 @@ class Federation:
         state = State(saved.round, saved.server, saved.private, **facts)
         self.directory.rewind(state.record)
         if state.best:
-            self.directory.write_clients(self.task, state.best)
+            self.write_clients(state)
         self._saved_round = state.round
         return state
 
@@ -172,9 +175,13 @@ class Federation:
         val = averages(scores)["val_accuracy"]
         if val > state.best_val:
             state.best_val, state.best_round, state.best = val, state.round, scores
-            self.directory.write_clients(self.task, scores)
+            self.write_clients(state)
         elif state.round - state.best_round > self.plan.patience * self.plan.rounds:
             state.stopped = True
+
+    def write_clients(self, state: State) -> None:
+        self._shares = self._shares or shares(self.method, self.task, state.server)
+        self.directory.write_clients(self.task, state.best, self._shares)
 
     def save(self, state: State) -> None:
         if state.round == self._saved_round:

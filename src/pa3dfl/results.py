@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from pa3dfl.checkpoint import write_atomically
 from pa3dfl.engines import Score
 from pa3dfl.task import Task
 
-COLUMNS = ("client", "r", "width", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy", "alpha")
+COLUMNS = ("client", "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy", "alpha")
 
 
 def worst_decile(accuracies: list[float]) -> float:
@@ -77,7 +79,8 @@ class RunDirectory:
             kept.append(json.dumps(last))
         write_atomically(self.rounds, "".join(line + "\n" for line in kept).encode())
 
-    def write_clients(self, task: Task, scores: list[Score]) -> None:
+    def write_clients(self, task: Task, scores: list[Score], shares: Mapping[Fraction, float]) -> None:
+        """`share` is the size of a client's model over that of the full plain one."""
         by_id = {s.client: s for s in scores}
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
@@ -85,7 +88,9 @@ class RunDirectory:
         for c in task.clients:
             split, s = task.data.splits[c.id], by_id[c.id]
             sizes = (len(split.train), len(split.val), len(split.test))
-            rows.writerow([c.id, float(c.r), c.width, *sizes, s.val_accuracy, s.test_accuracy, s.alpha])
+            rows.writerow(
+                [c.id, float(c.r), c.width, shares[c.width], *sizes, s.val_accuracy, s.test_accuracy, s.alpha]
+            )
         write_atomically(self.path / "clients.csv", text.getvalue().encode())
 
     def write_summary(self, values: dict[str, Any]) -> None:

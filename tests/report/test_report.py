@@ -53,7 +53,7 @@ def test_a_run_read_back_and_compared_by_hand(tmp_path: Path) -> None:
     assert record == {
         "name": "pa3dfl", "method": "pa3dfl", "data": "fashion", "setting": "hetero", "seed": 1, "rounds": 4,
         "best_round": 2, "test_accuracy": 0.77, "worst_decile_accuracy": 0.5, "val_accuracy": 0.8,
-        "bytes_per_round": 300.0, "seconds": 3723.4, "path": str(tmp_path / "a"), "finished": True,
+        "bytes_up": 50.0, "bytes_down": 250.0, "seconds": 3723.4, "path": str(tmp_path / "a"), "finished": True,
     }  # fmt: skip
 
 

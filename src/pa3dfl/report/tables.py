@@ -14,7 +14,7 @@ from rich.text import Text
 from pa3dfl.report.runs import CONDITIONS, Run, average, conditions, distinct, mean
 
 _NONE = "–"
-_AVERAGED = ("test_accuracy", "val_accuracy", "worst_decile_accuracy", "bytes_per_round", "seconds")
+_AVERAGED = ("test_accuracy", "val_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down", "seconds")
 
 
 def comparison(runs: Iterable[Run]) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def comparison(runs: Iterable[Run]) -> list[dict[str, Any]]:
 
     `fifths` holds the mean test accuracy of each fifth of the clients by capacity r, lowest first, and
     `capacities` the [lowest, highest] r within each. Both are empty where a fifth means nothing: all
-    clients equal, or fewer than five.
+    clients equal, or fewer than five. Bytes are those of a mean round, over all its clients.
     """
     return [_record(run) for run in runs]
 
@@ -62,7 +62,7 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
     # Tables across seeds have more to say, and are made for wider screens.
     wide = any("runs" in row for row in records)
     spread = any(row.get("deviation") is not None for row in records)
-    extra, traffic_header = ["±"] * spread, ["MB a\nround"] * wide
+    extra, traffic_header = ["±"] * spread, ["MB up\na round", "MB\ndown"] if wide else []
     for header in [*headers[:1], *extra, *headers[1:], *traffic_header, "best\nround", "time"]:
         table.add_column(header, justify="right", no_wrap=True)
     for row, cells in zip(records, shown, strict=True):
@@ -70,7 +70,7 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
         best_round = _NONE if row["best_round"] is None else str(row["best_round"])
         time = _NONE if row["seconds"] is None else str(timedelta(seconds=round(row["seconds"])))
         deviation = [_shown(row["deviation"], 100, ".1f")] if spread else []
-        traffic = [_shown(row["bytes_per_round"], 1e-6, ".3g")] if wide else []
+        traffic = [_shown(row[key], 1e-6, ".3g") for key in ("bytes_up", "bytes_down")] if wide else []
         table.add_row(Text(row["name"]), accuracies[0], *deviation, *accuracies[1:], *traffic, best_round, time)
     console.print(table)
 
@@ -91,7 +91,6 @@ def fifth_labels(records: Iterable[dict[str, Any]]) -> list[str]:
 def _record(run: Run) -> dict[str, Any]:
     capacities, fifths = _by_capacity(run.clients)
     known = run.summary.get
-    traffic = [r["bytes_up"] + r["bytes_down"] for r in run.rounds if "bytes_up" in r and "bytes_down" in r]
     worst = _worst_tenth(run.clients)
     return {
         "name": run.name,
@@ -104,7 +103,7 @@ def _record(run: Run) -> dict[str, Any]:
         "fifths": fifths,
         "capacities": capacities,
         "val_accuracy": known("val_accuracy"),
-        "bytes_per_round": mean(traffic),
+        **{key: mean(r.get(key) for r in run.rounds) for key in ("bytes_up", "bytes_down")},
         "seconds": known("seconds"),
         "path": str(run.path),
         "finished": run.finished,

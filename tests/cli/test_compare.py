@@ -38,6 +38,27 @@ def test_one_record_per_method(words: list[str], tmp_path: Path, capsys: pytest.
     assert (tmp_path / "all" / "learning_curve.png").exists()
 
 
+def test_the_table_says_on_which_terms(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tuned.yaml"
+    file.write_text("clip_norm: 3\nmethods: {ditto: {lr: 0.2, mu: 0.5}, fedavg: {lr: 0.05}}\n")
+    words = [*words, str(file), "--methods", "ditto,fedavg"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    [header] = [line.split(maxsplit=1)[1] for line in out.splitlines() if line.strip().startswith("method")]
+    assert " ".join(header.split()) == "mean ± tenth ≤ 21% ≤ 41% ≤ 60% ≤ 80% ≤ 100% a round down round time"
+    assert (
+        "for all: rounds 2, per_round 3, epochs 1, batch 10, lr_decay 0.998, clip_norm 3.0, weight_decay 0.0005, "
+        "augment False, capacity_rule width\nlr: ditto 0.2, fedavg 0.05\n"
+    ) in out
+    ditto, fedavg = json.loads((tmp_path / "all" / "table.json").read_text())
+    assert (ditto["options"], fedavg["options"]) == ({"mu": 0.5}, {})
+    assert (ditto["training"]["lr"], ditto["training"]["clip_norm"]) == (0.2, 3.0)
+    lines = (tmp_path / "all" / "ditto-0" / "rounds.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    # three clients of one width in each round, of either seed
+    assert ditto["bytes_up"] == rounds[0]["bytes_up"] == fedavg["bytes_up"] == ditto["bytes_down"]
+
+
 def test_what_is_done_is_not_done_again(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(words) == 0
     trained: list[Any] = []

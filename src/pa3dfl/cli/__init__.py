@@ -1,0 +1,66 @@
+"""The command-line tool: arguments in, tables out. Nothing is computed here.
+
+A command is a function of its arguments: those that train are in `training`, those that only look in `looking`.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from pa3dfl import api
+from pa3dfl.cli import looking, training
+from pa3dfl.errors import UserError
+from pa3dfl.federation import Interrupted
+from pa3dfl.flags import say
+
+USAGE = """pa3dfl: personal models for devices that differ in both data and capacity
+
+  pa3dfl run [CONFIG.yaml] [--method … --data … --setting … --rounds … …]   train
+  pa3dfl resume DIR                    go on with a run that was stopped
+  pa3dfl report DIR…                   table and pictures of one or several runs
+  pa3dfl compare                       several methods and seeds on equal terms, in one table
+  pa3dfl tune METHOD                   try a grid of options, choose by validation accuracy
+  pa3dfl methods                       what can be trained
+  pa3dfl cost                          multiply-adds, parameters and bytes by method and width
+  pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
+
+Every command takes --help; those that print a table take --json.
+The shortest complete run: pa3dfl run --rounds 10
+"""
+
+COMMANDS: Mapping[str, Callable[[list[str]], None]] = {
+    "run": training.run,
+    "resume": training.resume,
+    "report": looking.report_runs,
+    "compare": training.compare_methods,
+    "tune": training.tune_methods,
+    "methods": looking.list_methods,
+    "cost": looking.list_costs,
+    "data": looking.describe_data,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"pa3dfl {api.version()}")
+        return 0
+    try:
+        if argv[0] not in COMMANDS:
+            raise UserError(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}")
+        COMMANDS[argv[0]](argv[1:])
+    except UserError as e:
+        say(str(e))
+        return 2
+    except Interrupted as e:
+        say(f"stopped; {e.round} rounds are kept, `pa3dfl resume {e.path}` goes on from there")
+        return 130
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
+    except OSError as e:
+        say(f"{e.filename or 'a file'}: {e.strerror or e}")
+        return 1
+    return 0

@@ -1,0 +1,142 @@
+"""Commands that look, at runs, methods, costs and data, and train nothing."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pa3dfl import api, methods, report
+from pa3dfl.capacity import parse_ratio
+from pa3dfl.cli.printing import console, print_records
+from pa3dfl.config import Config, coerce
+from pa3dfl.cost import cost, widths
+from pa3dfl.data import available, label_counts, load
+from pa3dfl.errors import UserError
+from pa3dfl.flags import Parser
+from pa3dfl.models import NAMES as MODELS
+
+SHAPES: Mapping[str, tuple[tuple[int, ...], int]] = {
+    "cnn-fashion": ((1, 28, 28), 10),
+    "cnn-cifar100": ((3, 32, 32), 100),
+    "resnet18-gn": ((3, 32, 32), 10),
+}
+
+
+def report_runs(argv: list[str]) -> None:
+    parser = Parser("pa3dfl report", description="Table and pictures of runs, side by side.")
+    parser.add_argument("dirs", nargs="+", type=Path, metavar="DIR", help="run directory, or a folder of them")
+    parser.add_argument("--out", type=Path, metavar="X", help="folder for the pictures [that of the first run]")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    args = parser.parse_exactly(argv)
+    runs = report.find_runs(args.dirs)
+    records = report.comparison(runs)
+    out = args.out or args.dirs[0]
+    pictures = [report.learning_curve(runs, out / "learning_curve.png")]
+    by_capacity = report.capacity_picture(runs, out / "capacity.png")
+    pictures += [by_capacity] if by_capacity else []
+    if args.json:
+        print(json.dumps(records, indent=2))
+        return
+    report.render(records, console())
+    table = out / "table.json"
+    table.write_text(json.dumps(records, indent=2) + "\n")
+    for path in (*pictures, table):
+        print(path)
+
+
+def list_methods(argv: list[str]) -> None:
+    parser = Parser("pa3dfl methods", description="The methods, and how each uses capacity and personalises.")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    args = parser.parse_exactly(argv)
+    records = [
+        {"method": name, "summary": cls.summary, "options": {k: f.default for k, f in api.option_fields(cls).items()}}
+        for name, cls in methods.registry().items()
+    ]
+    print_records(records, ("method", "summary"), args.json)
+
+
+def list_costs(argv: list[str]) -> None:
+    parser = Parser("pa3dfl cost", description="Forward multiply-adds of a batch through the encoder, and sizes.")
+    parser.add_argument("--model", default="cnn-fashion", metavar="X", help=f"{', '.join(MODELS)} or your own")
+    parser.add_argument("--method", action="append", metavar="X", help="one method (repeat for more) [all]")
+    parser.add_argument("--batch", default="50", metavar="X", help="batch size [50]")
+    parser.add_argument("--p-min", default="1/16", metavar="X", help="the narrowest width [1/16]")
+    parser.add_argument("--input-shape", metavar="C,H,W", help="shape of one input [by model]")
+    parser.add_argument("--classes", metavar="X", help="number of classes [by model]")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    args = parser.parse_exactly(argv)
+    p_min = Config(p_min=str(parse_ratio(args.p_min, "p_min"))).narrowest()
+    batch = coerce("batch", args.batch, int)
+    if batch < 1:
+        raise UserError(f"batch is {batch}: expected a whole number of at least 1")
+    shape, classes = SHAPES.get(args.model, ((3, 32, 32), 10))
+    if args.input_shape:
+        shape = tuple(coerce("input-shape", n, int) for n in args.input_shape.split(","))
+    if args.classes:
+        classes = coerce("classes", args.classes, int)
+    if classes < 2 or min(shape) < 1:
+        raise UserError(f"{classes} classes of inputs {shape}: expected at least 2 classes and sizes of at least 1")
+    records = []
+    for name in args.method or methods.registry():
+        method = methods.find(name)()
+        model = api.make_model(args.model, method, shape, classes, p_min)
+        records += cost(method, model, p_min, batch, widths(p_min))
+    columns = (
+        "method",
+        "width",
+        "encoder_multiply_adds",
+        "encoder_parameters",
+        "encoder_bytes",
+        "bytes_down",
+        "bytes_up",
+    )
+    print_records(records, columns, args.json)
+
+
+def describe_data(argv: list[str]) -> None:
+    parser = Parser("pa3dfl data", description="What data is here and where it was looked for; or one partition.")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show who gets which labels of this data")
+    for flag in ("partition", "clients", "seed", "dirichlet-alpha", "classes-per-client"):
+        parser.add_argument(f"--{flag}", metavar="X", help="as in `pa3dfl run`")
+    parser.add_argument("--data-dir", metavar="X", help="where to look first")
+    parser.add_argument("--out", type=Path, metavar="X", help="file for the picture [runs/partition-NAME.png]")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    args = parser.parse_exactly(argv)
+    folder = Path(args.data_dir) if args.data_dir else None
+    if args.name is None:
+        found = [
+            {
+                "data": f.name,
+                "found": str(f.path) if f.path else None,
+                "searched": [str(p) for p in f.places],
+                "hint": f.hint,
+            }
+            for f in available(folder)
+        ]
+        print_records([f | {"found": f["found"] or "no: " + str(f["hint"])} for f in found] if not args.json else found,
+               ("data", "found"), args.json)  # fmt: skip
+        if not args.json:
+            print("looked in: " + ", ".join(found[-1]["searched"] or []))
+        return
+    flags = ("partition", "clients", "seed", "dirichlet_alpha", "classes_per_client", "data_dir")
+    given = {k: getattr(args, k) for k in flags if getattr(args, k) is not None}
+    config = api.configure({"data": args.name, **given})
+    arrays = load(config.data, api.folder_of(config))
+    kind, rows = api.owners(config, arrays)
+    counts = label_counts(rows, arrays.y, arrays.classes)
+    sizes = counts.sum(1)
+    title = f"{Path(args.name).stem}, {kind}, {len(rows)} clients, seed {config.seed}"
+    out = args.out or Path("runs") / f"partition-{Path(args.name).stem}.png"
+    record = {
+        "data": args.name,
+        "partition": kind,
+        "clients": len(rows),
+        "rows": int(sizes.sum()),
+        "smallest_client": int(sizes.min()),
+        "largest_client": int(sizes.max()),
+        "classes_per_client": float((counts > 0).sum(1).mean()),
+        "largest_class_share": float((counts.max(1) / np.maximum(sizes, 1)).mean()),
+        "picture": str(report.partition_picture(counts, out, title)),
+    }
+    print_records([record], tuple(record), args.json)
