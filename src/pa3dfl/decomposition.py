@@ -12,12 +12,15 @@ channels, and a client of width p holds `theta_v[: pT/R1, :, : pS]`.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from pa3dfl.contraction import Apply, Factored, Window
 from pa3dfl.errors import UserError
 from pa3dfl.models import Model
+from pa3dfl.tree import Tree
 
 R2_RULES = ("max", "paper")
 
@@ -46,6 +49,11 @@ class LayerPlan:
         t, s = (weight[0], weight[1]) if weight else (self.outputs, self.inputs)
         return (t // self.R1, self.R2, s)
 
+    @property
+    def v_std(self) -> float:
+        """He's rule for the recovered weight: θ_u has variance 1/R2, so θ_v carries 2/(k²S)."""
+        return math.sqrt(2 / (self.taps * self.inputs))
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -60,6 +68,12 @@ class Layout:
         """Shapes of θ_v of each layer at a width."""
         own = self.model.shapes(width)
         return {layer.name: layer.v_shape(own[f"{layer.name}.weight"]) for layer in self.layers}
+
+    def weights(self, u: Tree, v: Tree, order: str = "recover") -> Tree:
+        """Weights of the decomposed layers: plain ones, or in factors that the layers apply by `order`."""
+        if order == "recover":
+            return {f"{layer.name}.weight": recover(layer, u[layer.name], v[layer.name]) for layer in self.layers}
+        return {f"{own.name}.weight": Decomposed(order, own, u[own.name], v[own.name]) for own in self.layers}
 
 
 def take_apart(model: Model, p_min: Fraction, r2_rule: str = "max", r2_scale: float = 1.0) -> Layout:
@@ -94,12 +108,58 @@ def recover(layer: LayerPlan, theta_u: Tensor, theta_v: Tensor) -> Tensor:
     One product per block gives (T/R1, R1·k, S): memory in the order output, taps, input, which is the
     channels-last layout of a convolution weight, so that nothing is copied.
     """
+    return _recover(theta_u, theta_v, layer.kernel)
+
+
+def _recover(theta_u: Tensor, theta_v: Tensor, kernel: tuple[int, ...]) -> Tensor:
     blocks = torch.bmm(theta_u.expand(theta_v.shape[0], -1, -1), theta_v)
-    t, s = blocks.shape[0] * layer.R1, theta_v.shape[2]
-    return blocks.view(t, *layer.kernel, s).movedim(-1, 1)
+    return blocks.view(-1, *kernel, theta_v.shape[2]).movedim(-1, 1)
+
+
+class Decomposed(Factored):
+    """θ_u and θ_v as a weight.
+
+    By factors, θ_v goes first, as a layer of one tap with T/R1 groups of R2 outputs. θ_u is the same for all
+    groups, which therefore stand beside each other as rows of a batch.
+    """
+
+    layer: LayerPlan
+    u: Tensor
+    v: Tensor
+
+    def __new__(cls, order: str, layer: LayerPlan, u: Tensor, v: Tensor) -> Self:
+        made = super().__new__(cls, order, (v.shape[0] * layer.R1, v.shape[2], *layer.kernel))
+        made.layer, made.u, made.v = layer, u, v
+        return made
+
+    def recover(self, window: Window = ()) -> Tensor:
+        kernel = tuple(w.stop - w.start for w in window)
+        if not window or kernel == self.layer.kernel:
+            return recover(self.layer, self.u, self.v)
+        return _recover(self._taps(window).reshape(-1, self.layer.R2), self.v, kernel)
+
+    def in_turn(self, x: Tensor, window: Window, spatial: Apply, pointwise: Apply) -> Tensor:
+        groups, R2, _ = self.v.shape
+        y = pointwise(x, self.v.flatten(0, 1))
+        if not self.layer.kernel:
+            return spatial(y.unflatten(-1, (groups, R2)), self.u).flatten(-2)
+        y = spatial(y.unflatten(1, (groups, R2)).flatten(0, 1), self._taps(window).movedim(-1, 1))
+        return y.unflatten(0, (-1, groups)).flatten(1, 2)
+
+    def to_recover(self, taps: int) -> int:
+        return self.layer.R1 * taps * self.v.numel()
+
+    def in_turn_each(self, taps: int, pixels: int, results: int) -> int:
+        return pixels * self.v.numel() + results * taps * self.layer.R2 * self.shape_of[0]
+
+    def _taps(self, window: Window) -> Tensor:
+        """θ_u as (R1, taps of the window, R2)."""
+        return self.u.view(self.layer.R1, *self.layer.kernel, self.layer.R2)[(slice(None), *window)]
 
 
 def off_diagonal(theta_u: Tensor) -> Tensor:
     """‖S − diag S‖² with S = θ_uᵀθ_u (equation `eq_reg`): how far its columns are from orthogonal."""
-    gram = theta_u.T @ theta_u
-    return gram.square().sum() - gram.diagonal().square().sum()
+    rows, columns = theta_u.shape
+    # θ_uθ_uᵀ has the same norm; the smaller of the two is cheaper.
+    gram = theta_u.T @ theta_u if columns <= rows else theta_u @ theta_u.T
+    return gram.square().sum() - theta_u.square().sum(0).square().sum()

@@ -73,17 +73,20 @@ def strict_widths(method: Method, model: Model, p_min: Fraction, r: Sequence[Fra
     return method.widths([max(w for w in possible if sizes[w] <= own) for own in r], p_min)
 
 
-def blank_task(model: Model, p_min: Fraction, client: Client) -> Task:
-    """A task without data, for one client."""
-    rows = np.empty(0, np.int64)
-    nothing = FederatedData(
-        torch.empty(0, *model.input_shape),
-        torch.empty(0),
-        [Split(rows, rows, rows)],
+def blank_task(
+    model: Model, p_min: Fraction, client: Client, rows: int = 0, device: torch.device | None = None
+) -> Task:
+    """A task of one client, with as many rows of nothing."""
+    device = device or torch.device("cpu")
+    none, mine = np.empty(0, np.int64), np.arange(rows)
+    data = FederatedData(
+        torch.zeros(rows, *model.input_shape, device=device),
+        torch.zeros(rows, dtype=torch.int64, device=device),
+        [Split(mine, none, none)],
         model.classes,
         None,
         None,
         augment=False,
     )
-    local = LocalTraining(epochs=1, batch=client.n, lr=0.1, lr_decay=1.0, weight_decay=0.0, clip_norm=0.0)
-    return Task(model, nothing, [client], p_min, local, seed=0, device=torch.device("cpu"))
+    local = LocalTraining(epochs=1, batch=client.n, lr=0.1, lr_decay=1.0, weight_decay=5e-4, clip_norm=10.0)
+    return Task(model, data, [client], p_min, local, seed=0, device=device)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pa3dfl import cli, methods
+from pa3dfl import api, cli, methods
 from pa3dfl.cli import looking
+from pa3dfl.cost import cost
 from pa3dfl.data import NAMES
 from workspace import Capture, printed
 
@@ -93,6 +94,12 @@ def test_cost_is_that_of_the_paper(p_min: str, capsys: Capture, monkeypatch: pyt
         assert rounded(r["encoder_multiply_adds"] / 1e7, multiply_adds) == multiply_adds
         assert rounded(r["encoder_bytes"] / 2**20, mebibytes) == mebibytes
         assert r["batch"] == 128
+        if (method, width) == ("pa3dfl", "1/16"):  # one block a layer: nothing to gain
+            assert r["chosen_multiply_adds"] == r["encoder_multiply_adds"]
+        elif method == "pa3dfl":  # between the table's own number and that of a plain network of the width
+            model = api.make_model("cnn-cifar100", methods.find("fedavg"), (3, 32, 32), 100, Fraction(p))
+            [plain] = cost(methods.find("fedavg")(), model, Fraction(p), 128, [Fraction(width)])
+            assert plain["encoder_multiply_adds"] < r["chosen_multiply_adds"] < r["encoder_multiply_adds"]
 
 
 def test_cost_of_every_method_at_every_width(capsys: Capture) -> None:
@@ -105,5 +112,23 @@ def test_cost_of_every_method_at_every_width(capsys: Capture) -> None:
     assert full["bytes_down"] == full["bytes_up"] == 4 * 414_371
     # a batch of 50 through 12×12, 6×6 and two matrices
     assert full["encoder_multiply_adds"] == 50 * (144 * 1600 + 36 * 51_200 + 294_912 + 65_536)
+    assert full["share"] == 1
+    assert full["peak_training_bytes"] is None
+    [both] = [r for r in records if (r["method"], r["width"]) == ("ditto", "1")]
+    assert both["step_multiply_adds"] == 2 * full["step_multiply_adds"]
+    assert full["step_multiply_adds"] == full["encoder_multiply_adds"] + 50 * 128 * 3
     assert cli.main(["cost", "--p-min", "1/2", "--method", "fedavg"]) == 0
     assert "encoder multiply adds" in capsys.readouterr().out
+
+
+def test_cost_measures_memory_when_asked(capsys: Capture) -> None:
+    flags = ("--p-min", "1/2", "--input-shape", "1,8,8", "--batch", "10", "--memory", "--device", "cpu")
+    records = printed(capsys, "cost", "--width", "1", *flags)
+    assert [r["method"] for r in records] == list(methods.registry())
+    peaks = {r["method"]: r["peak_training_bytes"] for r in records}
+    [size] = [4 * r["parameters"] for r in records if r["method"] == "fedavg"]
+    # Parameters and their gradients at least; Ditto has two models and what it received.
+    assert 2 * size < peaks["fedavg"] < 3 * size < 5 * size < peaks["ditto"] < 7 * size
+    assert peaks == {r["method"]: r["peak_training_bytes"] for r in printed(capsys, "cost", "--width", "1", *flags)}
+    assert cli.main(["cost", "--method", "fedavg", "--width", "1", *flags]) == 0
+    assert f"peak training bytes    {peaks['fedavg']:,}" in capsys.readouterr().out

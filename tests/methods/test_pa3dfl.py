@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from conftest import make_arrays
+from pa3dfl.api import make_model
+from pa3dfl.cost import cost
 from pa3dfl.engines import local
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.base import Update
@@ -172,3 +174,32 @@ def test_features_start_small(make_task: Make) -> None:
     assert {starts[k] for k in starts.keys() - small} == {1.0}
     given = Pa3dFL(last_gain=0.5)
     assert hypernetwork(given, plain).outputs["fc2"].std == pytest.approx(math.sqrt(2 / 512) / 2)
+
+
+@pytest.mark.parametrize("width", [Fraction(1, 16), Fraction(1, 2)])
+def test_the_order_of_contraction_changes_nothing(width: Fraction, make_task: Make) -> None:
+    """Loss and gradients of a whole step, on a network with strides, shortcuts and maps of one pixel."""
+    orders = {order: Pa3dFL(order=order, hidden=1, embedding=1) for order in ("recover", "factors", "auto")}
+    task = make_task(orders["auto"], make_arrays(shape=(3, 32, 32)), model="resnet18-gn")
+    client = replace(task.clients[0], width=width)
+    [down] = orders["auto"].download(task, server_of(orders["auto"], task), [client], 1)
+    theta, fixed = orders["auto"].begin(task, client, wire(down), {})
+    theta = {k: v.requires_grad_() for k, v in theta.items()}
+    batch = task.data.batch(task.data.rows(0, "train")[:4], None, task.dtype)
+    found = {}
+    for order, method in orders.items():
+        loss = method.loss(task, width, theta, fixed, batch, {})
+        found[order] = [loss.detach(), *torch.autograd.grad(loss, list(theta.values()))]
+    for order in ("factors", "auto"):
+        for a, b in zip(found[order], found["recover"], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_resnet_trains_with_less_than_half_of_the_multiply_adds() -> None:
+    model = make_model("resnet18-gn", Pa3dFL(), (3, 32, 32), 10, Fraction(1, 16))
+    [record] = cost(Pa3dFL(), model, Fraction(1, 16), 50, [Fraction(1)])
+    assert record["recover_multiply_adds"] == record["encoder_multiply_adds"]
+    assert record["chosen_multiply_adds"] <= 0.45 * record["recover_multiply_adds"]
+    assert record["chosen_multiply_adds"] < record["factors_multiply_adds"]
+    # What training really does, with its two heads and the orthogonality term.
+    assert record["chosen_multiply_adds"] < record["step_multiply_adds"] < 0.47 * record["recover_multiply_adds"]

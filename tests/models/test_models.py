@@ -413,3 +413,14 @@ def test_what_cannot_be_imported_says_why(
         import_object(path, "model")
     assert "\n" not in str(caught.value)
     assert "importable from the current directory or PYTHONPATH" in str(caught.value)
+
+
+def test_resnet_has_no_strided_pointwise_convolution() -> None:
+    """oneDNN's backward pass of one writes past its memory below 8 channels, in channels-last memory."""
+    module = factory_of("resnet18-gn")(1 / 16)
+    pointwise = [m for m in module.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
+    assert [m.stride for m in pointwise] == [(1, 1)] * 3
+    x = torch.randn(2, 4, 8, 8)
+    block = module.blocks[2]  # type: ignore[index]
+    strided = F.conv2d(x, block.shortcut[0].weight, stride=2)
+    torch.testing.assert_close(block.shortcut[0](x[..., :: block.stride, :: block.stride]), strided)

@@ -20,7 +20,7 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl compare                       several methods and seeds on equal terms, in one table
   pa3dfl tune METHOD                   try a grid of options, choose by validation accuracy
   pa3dfl methods                       what can be trained
-  pa3dfl cost                          multiply-adds, parameters and bytes by method and width
+  pa3dfl cost                          multiply-adds, memory, parameters and bytes by method and width
   pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
 
 Every command takes --help; those that print a table take --json.

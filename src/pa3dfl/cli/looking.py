@@ -10,7 +10,7 @@ from pa3dfl import api, methods, report
 from pa3dfl.capacity import parse_ratio
 from pa3dfl.cli.printing import console, print_records
 from pa3dfl.config import Config, coerce
-from pa3dfl.cost import cost, widths
+from pa3dfl.cost import COLUMNS, cost, widths
 from pa3dfl.data import available, label_counts, load
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser
@@ -57,11 +57,14 @@ def list_methods(argv: list[str]) -> None:
 
 
 def list_costs(argv: list[str]) -> None:
-    parser = Parser("pa3dfl cost", description="Forward multiply-adds of a batch through the encoder, and sizes.")
+    parser = Parser("pa3dfl cost", description="Forward multiply-adds of a batch, sizes, and memory if asked for.")
     parser.add_argument("--model", default="cnn-fashion", metavar="X", help=f"{', '.join(MODELS)} or your own")
     parser.add_argument("--method", action="append", metavar="X", help="one method (repeat for more) [all]")
     parser.add_argument("--batch", default="50", metavar="X", help="batch size [50]")
     parser.add_argument("--p-min", default="1/16", metavar="X", help="the narrowest width [1/16]")
+    parser.add_argument("--width", action="append", metavar="X", help="one width (repeat for more) [all]")
+    parser.add_argument("--memory", action="store_true", help="measure the peak memory of training, on real steps")
+    parser.add_argument("--device", default="auto", metavar="X", help="where to measure it: auto, cpu or cuda [auto]")
     parser.add_argument("--input-shape", metavar="C,H,W", help="shape of one input [by model]")
     parser.add_argument("--classes", metavar="X", help="number of classes [by model]")
     parser.add_argument("--json", action="store_true", help="print as JSON")
@@ -77,21 +80,17 @@ def list_costs(argv: list[str]) -> None:
         classes = coerce("classes", args.classes, int)
     if classes < 2 or min(shape) < 1:
         raise UserError(f"{classes} classes of inputs {shape}: expected at least 2 classes and sizes of at least 1")
+    known, asked = widths(p_min), [parse_ratio(w, "width") for w in args.width or ()]
+    for w in asked:
+        if w not in known:
+            raise UserError(f"width {w} is not one of the multiples of p_min: expected {known[0]}, … or {known[-1]}")
+    device = api.device_of(args.device)
     records = []
     for name in args.method or methods.registry():
         method = methods.find(name)()
         model = api.make_model(args.model, method, shape, classes, p_min)
-        records += cost(method, model, p_min, batch, widths(p_min))
-    columns = (
-        "method",
-        "width",
-        "encoder_multiply_adds",
-        "encoder_parameters",
-        "encoder_bytes",
-        "bytes_down",
-        "bytes_up",
-    )
-    print_records(records, columns, args.json)
+        records += cost(method, model, p_min, batch, asked or known, device if args.memory else None)
+    print_records(records, [c for c in COLUMNS if any(r[c] is not None for r in records)], args.json)
 
 
 def describe_data(argv: list[str]) -> None:

@@ -60,6 +60,9 @@ class Method(ABC):
     capturable: ClassVar[bool] = True
     """A step does the same operations on the same shapes every time, so that an engine may record and replay it."""
 
+    charged_order: ClassVar[str] = ""
+    """Of a method with an option `order`: the one by which the paper's efficiency table counts the encoder."""
+
     def __post_init__(self) -> None:
         for f in fields(self):
             value, m = getattr(self, f.name), f.metadata

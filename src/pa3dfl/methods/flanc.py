@@ -19,13 +19,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from pa3dfl.contraction import Apply, Factored, Window
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.rng import generator, key
 from pa3dfl.task import Client, Task
@@ -84,38 +84,38 @@ class FLANC(Method):
         return plain(task, width, theta) | composed
 
     def encoder_forward(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, x: Tensor) -> Tensor:
-        """The encoder by factors: no weight is composed."""
-        layers, shapes = task.model.layers, task.model.shapes(width)
-        # They stand in for the weights, and tell the layers apart.
-        empty = {layer: x.new_empty(shapes[f"{layer}.weight"]) for layer in layers}
-        with ByFactors({id(empty[layer]): (theta[BANK + layer], theta[COEF + layer]) for layer in layers}):
-            weights = {f"{layer}.weight": v for layer, v in empty.items()}
-            return task.model.features(plain(task, width, theta) | weights, x, width)
+        weights = {f"{k}.weight": Composed("factors", theta[BANK + k], theta[COEF + k]) for k in task.model.layers}
+        return task.model.features(plain(task, width, theta) | weights, x, width)
 
     def is_head(self, task: Task, name: str) -> bool:
         return name.startswith(PLAIN + task.model.head + ".")
 
 
-class ByFactors(TorchFunctionMode):
-    """Where a layer would use one of the given weights, its bank and coefficients are applied instead."""
+class Composed(Factored):
+    """Bank and coefficients as a weight. By factors, groups of inputs stand beside each other as rows of a batch."""
 
-    def __init__(self, factors: dict[int, tuple[Tensor, Tensor]]) -> None:
-        super().__init__()
-        self.factors = factors
+    bank: Tensor
+    coef: Tensor
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in (F.linear, F.conv1d, F.conv2d, F.conv3d) or id(args[1]) not in self.factors:
-            return func(*args, **(kwargs or {}))
-        x, weight, _, *how = args  # the bias is zero
-        bank, coef = self.factors[id(weight)]
-        if func is F.linear:
-            return F.linear(F.linear(x.unflatten(-1, (-1, bank.shape[1])), bank).flatten(-2), coef)
-        if weight.shape[1] != x.shape[1]:  # a grouped convolution has no factored form
-            return func(x, compose(bank, coef), None, *how)
-        # Groups of inputs stand beside each other as rows of a batch.
-        y = func(x.unflatten(1, (-1, bank.shape[1])).flatten(0, 1), bank, None, *how)
-        y = y.unflatten(0, (len(x), -1)).flatten(1, 2)
-        return func(y, coef[(...,) + (None,) * (bank.ndim - 2)])
+    def __new__(cls, order: str, bank: Tensor, coef: Tensor) -> Self:
+        made = super().__new__(cls, order, (len(coef), coef.shape[1] // len(bank) * bank.shape[1], *bank.shape[2:]))
+        made.bank, made.coef = bank, coef
+        return made
+
+    def recover(self, window: Window = ()) -> Tensor:
+        return compose(self.bank[(slice(None),) * 2 + window], self.coef)
+
+    def in_turn(self, x: Tensor, window: Window, spatial: Apply, pointwise: Apply) -> Tensor:
+        if self.bank.ndim == 2:
+            return pointwise(spatial(x.unflatten(-1, (-1, self.bank.shape[1])), self.bank).flatten(-2), self.coef)
+        y = spatial(x.unflatten(1, (-1, self.bank.shape[1])).flatten(0, 1), self.bank[(slice(None),) * 2 + window])
+        return pointwise(y.unflatten(0, (len(x), -1)).flatten(1, 2), self.coef)
+
+    def to_recover(self, taps: int) -> int:
+        return self.coef.numel() * self.bank.shape[1] * taps
+
+    def in_turn_each(self, taps: int, pixels: int, results: int) -> int:
+        return results * (taps * len(self.bank) * self.shape_of[1] + self.coef.numel())
 
 
 def compose(bank: Tensor, coef: Tensor) -> Tensor:

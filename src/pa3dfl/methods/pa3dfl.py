@@ -17,14 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, recover, take_apart
+from pa3dfl.contraction import ORDERS
+from pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, take_apart
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.models.channels import feature_norms
 from pa3dfl.rng import generator, key
-from pa3dfl.slicing import leading_places, merge
+from pa3dfl.slicing import cut, leading_places, merge
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, leading, lerp, mean, put, take
+from pa3dfl.tree import Tree, lerp, mean, put, take
 
 U, V, PLAIN, HN, HEAD = "theta_u/", "theta_v/", "plain/", "hn/", "head."
 
@@ -35,6 +36,7 @@ class Pa3dFL(Method):
     summary = "general parameters averaged, personal ones from a hyper-network, pruned to each width"
     full_features = True
     trains_to_test = True
+    charged_order = "recover"
 
     lam: float = option(1e-3, "λ, weight of the orthogonality term of convolutions", at_least=0)
     embedding: int = option(64, "d, size of a client's embedding", at_least=1)
@@ -49,6 +51,7 @@ class Pa3dFL(Method):
     last_gain: float = option(0.0, "factor on the features at the start; 0: 1/ln(classes)", at_least=0)
     r2_rule: str = option("max", "R2 of convolutions: max(S,T,k²) or the printed rule", choices=R2_RULES)
     r2_scale: float = option(1.0, "factor on R2 of convolutions", above=0)
+    order: str = option("auto", "decomposed layers: recover weights first, by factors, or the cheaper", choices=ORDERS)
     line_search: int = option(11, "values of α tried between received and locally trained model", at_least=2)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
@@ -70,16 +73,15 @@ class Pa3dFL(Method):
         general, parts = put(U, take(U, server)), layout(self, task)
         shapes = [parts.v_shapes(c.width) | put(HEAD, parts.head) for c in clients]
         personal = hypernetwork(self, task).generate(take(HN, server), [c.id for c in clients], shapes)
-        own = [task.model.shapes(c.width) for c in clients]
-        plain = [{PLAIN + k: leading(server[PLAIN + k], shape[k]) for k in parts.plain} for shape in own]
-        return [general | p | put(V, v) for p, v in zip(plain, personal, strict=True)]
+        plain = [cut(take(PLAIN, server), leading_places(task.model, c.width)) for c in clients]
+        return [general | put(PLAIN, p) | put(V, v) for p, v in zip(plain, personal, strict=True)]
 
     def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         return down, global_head(self, task)
 
     def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
         x, y = batch
-        features = task.model.features(self.weights(task, width, theta, fixed), x, width)
+        features = self.encoder_forward(task, width, theta, fixed, x)
         local = take(V + HEAD, theta)
         global_loss = F.cross_entropy(F.linear(features, fixed["weight"], fixed.get("bias")), y)
         local_loss = F.cross_entropy(F.linear(features.detach(), local["weight"], local.get("bias")), y)
@@ -96,11 +98,11 @@ class Pa3dFL(Method):
 
     def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
         """Parameters of the plain encoder."""
-        recovered = {
-            f"{layer.name}.weight": recover(layer, theta[U + layer.name], theta[V + layer.name])
-            for layer in layout(self, task).layers
-        }
-        return recovered | take(PLAIN, theta)
+        return layout(self, task).weights(take(U, theta), take(V, theta)) | take(PLAIN, theta)
+
+    def encoder_forward(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, x: Tensor) -> Tensor:
+        decomposed = layout(self, task).weights(take(U, theta), take(V, theta), self.order)
+        return task.model.features(decomposed | take(PLAIN, theta), x, width)
 
     def is_head(self, task: Task, name: str) -> bool:
         return name.startswith(V + HEAD)
@@ -128,13 +130,11 @@ def feature_gain(method: Pa3dFL, task: Task) -> float:
 def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
     outputs = {}
     for layer in layout(m, task).layers:
-        # He's rule for the recovered weight: θ_u has variance 1/R2, so θ_v carries 2/(k²S).
-        std = math.sqrt(2 / (layer.taps * layer.inputs))
+        std = layer.v_std
         if layer.name == task.model.layers[-1] and not feature_norms(task.model):
             std *= feature_gain(m, task)
         outputs[layer.name] = Output(layer.v_shape(), std)
-    for k, shape in layout(m, task).head.items():
-        outputs[HEAD + k] = Output(shape, shape[1] ** -0.5 if k == "weight" else 0.0)
+    outputs |= {HEAD + k: Output(s, s[1] ** -0.5 if k == "weight" else 0.0) for k, s in layout(m, task).head.items()}
     return HyperNetwork(outputs, m.embedding, m.hidden, m.depth, m.tau, m.tau_min, m.hn_lr, m.hn_encoder_lr, m.hn_clip)
 
 

@@ -1,1 +1,0 @@
-"""Pa3dFL with one of its parts taken away (paper, table `tb_ablation`): these may know its internals."""
