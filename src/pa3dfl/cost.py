@@ -70,7 +70,6 @@ def _record(
         upload, _ = method.finish(task, width, theta, fixed)
         holds = held(method, task, server, client)
     encoder = {k: v for k, v in theta.items() if not method.is_head(task, k)}
-    unreal = blank_task(model, p_min, client, device=META)
     record = {
         "method": method.name,
         "model": model.name,

@@ -69,6 +69,10 @@ class Layout:
         own = self.model.shapes(width)
         return {layer.name: layer.v_shape(own[f"{layer.name}.weight"]) for layer in self.layers}
 
+    def personal_shapes(self, width: Fraction, head: str) -> dict[str, tuple[int, ...]]:
+        """The same with the local head, whose names begin with `head`."""
+        return self.v_shapes(width) | {head + k: shape for k, shape in self.head.items()}
+
     def weights(self, u: Tree, v: Tree, order: str = "recover") -> Tree:
         """Weights of the decomposed layers: plain ones, or in factors that the layers apply by `order`."""
         if order == "recover":

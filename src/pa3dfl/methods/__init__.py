@@ -14,10 +14,13 @@ __all__ = ["Method", "Update", "find", "option", "registry"]
 
 
 @cache
-def registry() -> dict[str, type[Method]]:
+def registry(folder: str = "") -> dict[str, type[Method]]:
+    """The methods, or those of a folder beside them: `ablations`."""
     found: dict[str, type[Method]] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+    for info in pkgutil.iter_modules([f"{path}/{folder}" for path in __path__]):
+        if info.ispkg:
+            continue
+        module = importlib.import_module(".".join(filter(None, (__name__, folder, info.name))))
         for cls in vars(module).values():
             if inspect.isclass(cls) and issubclass(cls, Method) and cls.__module__ == module.__name__ and cls != Method:
                 found[cls.name] = cls
@@ -25,14 +28,15 @@ def registry() -> dict[str, type[Method]]:
 
 
 def find(name: str) -> type[Method]:
-    """A method by its name, or somebody's own as `package.module:Class`."""
-    if name in registry():
-        return registry()[name]
+    """A method or an ablation by its name, or somebody's own as `package.module:Class`."""
+    known = registry() | registry("ablations")
+    if name in known:
+        return known[name]
     if ":" in name:
         cls = import_object(name, "method")
         if not (inspect.isclass(cls) and issubclass(cls, Method)):
             raise UserError(f"method {name!r} is not a subclass of pa3dfl.methods.Method")
         return cls
-    close = difflib.get_close_matches(name, registry(), 1)
+    close = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {close[0]}?" if close else "; your own is given as package.module:Class"
     raise UserError(f"unknown method {name!r}: expected one of {', '.join(registry())}{hint}")

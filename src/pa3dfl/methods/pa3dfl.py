@@ -17,17 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pa3dfl import general
 from pa3dfl.contraction import ORDERS
 from pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, take_apart
+from pa3dfl.general import PLAIN, U
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.models.channels import feature_norms
-from pa3dfl.rng import generator, key
-from pa3dfl.slicing import cut, leading_places, merge
+from pa3dfl.rng import generator
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, lerp, mean, put, take
+from pa3dfl.tree import Tree, lerp, put, take
 
-U, V, PLAIN, HN, HEAD = "theta_u/", "theta_v/", "plain/", "hn/", "head."
+V, HN, HEAD = "theta_v/", "hn/", "head."
 
 
 @dataclass(frozen=True)
@@ -58,23 +59,20 @@ class Pa3dFL(Method):
         # θ_v is pruned by whole blocks of R1 = T·p_min channels.
         return [p // p_min * p_min for p in affordable]
 
+    def decompose(self, task: Task) -> Layout:
+        return take_apart(task.model, task.p_min, self.r2_rule, self.r2_scale)
+
+    def init_general(self, task: Task) -> Tree:
+        gains = dict.fromkeys(feature_norms(task.model), feature_gain(self, task))
+        return general.fresh(layout(self, task), task.seed, gains)
+
     def init_server(self, task: Task) -> Tree:
-        parts, tree = layout(self, task), {}
-        for layer in parts.layers:
-            g = generator(task.seed, f"theta_u:{layer.name}")
-            tree[U + layer.name] = torch.empty(layer.u_shape).normal_(0, layer.R2**-0.5, generator=g)
-        full = task.model.init(Fraction(1), key(task.seed, "model"))
-        tree |= put(PLAIN, {k: full[k] for k in parts.plain})
-        for k in feature_norms(task.model):
-            tree[PLAIN + k] *= feature_gain(self, task)
-        return tree | put(HN, hypernetwork(self, task).init(len(task.clients), task.seed))
+        return self.init_general(task) | put(HN, hypernetwork(self, task).init(len(task.clients), task.seed))
 
     def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        general, parts = put(U, take(U, server)), layout(self, task)
-        shapes = [parts.v_shapes(c.width) | put(HEAD, parts.head) for c in clients]
+        shapes = [layout(self, task).personal_shapes(c.width, HEAD) for c in clients]
         personal = hypernetwork(self, task).generate(take(HN, server), [c.id for c in clients], shapes)
-        plain = [cut(take(PLAIN, server), leading_places(task.model, c.width)) for c in clients]
-        return [general | put(PLAIN, p) | put(V, v) for p, v in zip(plain, personal, strict=True)]
+        return [general.part(task.model, server, c.width) | put(V, v) for c, v in zip(clients, personal, strict=True)]
 
     def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         return down, global_head(self, task)
@@ -89,12 +87,13 @@ class Pa3dFL(Method):
         return global_loss + local_loss + self.lam * overlap
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
-        server |= put(U, mean([take(U, u.tree) for u in updates]))
-        plain, places = take(PLAIN, server), [leading_places(task.model, u.client.width) for u in updates]
-        server |= put(PLAIN, merge(plain, [take(PLAIN, u.tree) for u in updates], places, [1.0] * len(updates)))
         trained = [take(V, u.tree) for u in updates]
         hypernetwork(self, task).update(take(HN, server), [u.client.id for u in updates], trained)
-        return server
+        return self.average(task, server, updates)
+
+    def average(self, task: Task, server: Tree, updates: list[Update]) -> Tree:
+        trees, widths = [u.tree for u in updates], [u.client.width for u in updates]
+        return server | general.average(task.model, server, trees, widths)
 
     def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
         """Parameters of the plain encoder."""
@@ -118,7 +117,7 @@ class Pa3dFL(Method):
 
 @lru_cache(maxsize=16)
 def layout(method: Pa3dFL, task: Task) -> Layout:
-    return take_apart(task.model, task.p_min, method.r2_rule, method.r2_scale)
+    return method.decompose(task)
 
 
 def feature_gain(method: Pa3dFL, task: Task) -> float:

@@ -1,0 +1,36 @@
+"""What all clients of Pa3dFL share: the general parameters θ_u in full, and biases and norms, pruned to each width."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import torch
+
+from pa3dfl.decomposition import Layout
+from pa3dfl.models import Model
+from pa3dfl.rng import generator, key
+from pa3dfl.slicing import cut, leading_places, merge
+from pa3dfl.tree import Tree, mean, put, take
+
+U, PLAIN = "theta_u/", "plain/"
+
+
+def fresh(parts: Layout, seed: int, gains: Mapping[str, float]) -> Tree:
+    """At the start; `gains` holds factors on some of the norms."""
+    tree: Tree = {}
+    for layer in parts.layers:
+        g = generator(seed, f"theta_u:{layer.name}")
+        tree[U + layer.name] = torch.empty(layer.u_shape).normal_(0, layer.R2**-0.5, generator=g)
+    full = parts.model.init(Fraction(1), key(seed, "model"))
+    return tree | put(PLAIN, {k: full[k] * gains.get(k, 1.0) for k in parts.plain})
+
+
+def part(model: Model, server: Tree, width: Fraction) -> Tree:
+    """What a client of this width receives of it."""
+    return put(U, take(U, server)) | put(PLAIN, cut(take(PLAIN, server), leading_places(model, width)))
+
+
+def average(model: Model, server: Tree, trees: list[Tree], widths: list[Fraction]) -> Tree:
+    """The server's part after a round: each entry's mean over those who hold it, without weights."""
+    plain, places = take(PLAIN, server), [leading_places(model, width) for width in widths]
+    merged = merge(plain, [take(PLAIN, t) for t in trees], places, [1.0] * len(trees))
+    return put(U, mean([take(U, t) for t in trees])) | put(PLAIN, merged)
