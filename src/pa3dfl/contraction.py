@@ -39,9 +39,6 @@ class Factored(Tensor):
         made.order, made.shape_of = order, shape
         return made
 
-    def __init__(self, *_: Any) -> None:
-        """Made by `__new__`, as tensors are."""
-
     @abstractmethod
     def recover(self, window: Window = ()) -> Tensor:
         """The plain weight, of the taps in a window of the kernel."""
@@ -77,8 +74,7 @@ class Factored(Tensor):
 
 
 def _linear(input: Tensor, weight: Factored, bias: Tensor | None = None) -> Tensor:
-    positions = prod(input.shape[1:-1])
-    if weight.recovery_wins(input.shape[0], 1, positions, positions):
+    if weight.recovery_wins(prod(input.shape[:-1]), 1, 1, 1):
         return F.linear(input, weight.recover(), bias)
     y = weight.in_turn(input, (), F.linear, F.linear)
     return y if bias is None else y + bias

@@ -51,7 +51,7 @@ def compare_methods(argv: list[str]) -> None:
         description="Train several methods and seeds on equal terms, skip what is done, and put them in one table.",
     )
     parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
-    parser.add_argument("--methods", default="all", metavar="X", help="names with commas in between [all]")
+    parser.add_argument("--methods", default="all", metavar="X", help="names with commas in between; all, ablations [all]")
     parser.add_argument("--seeds", default="0", metavar="X", help="seeds with commas in between [0]")
     parser.add_argument("--quick", action="store_true", help="a small federation on the bundled data")
     parser.add_argument("--out", default="runs/compare", metavar="X", help="folder of the runs [runs/compare]")
@@ -124,7 +124,8 @@ def tune_methods(argv: list[str]) -> None:
 
 
 def _methods(words: str) -> list[str]:
-    names = list(methods.registry()) if words == "all" else list(dict.fromkeys(words.split(",")))
+    groups = {"all": methods.registry(), "ablations": methods.registry("ablations")}
+    names = list(dict.fromkeys(name for word in words.split(",") for name in groups.get(word, [word])))
     for name in names:
         methods.find(name)
     return names
