@@ -105,7 +105,7 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
         config.checkpoint_every,
     )
     label = f"{method.name} on {Path(config.data).name}"
-    return Federation(method, task, engine_of(config.engine, task.device), plan, directory, label)
+    return Federation(method, task, engine_of(config.engine, task.device, config.threads), plan, directory, label)
 
 
 def make_method(config: Config) -> Method:
@@ -119,7 +119,10 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     augment = bool(config.augment)
     if augment and (arrays.x.ndim != 4 or arrays.x.dtype.kind != "u"):
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
-    data = federate(arrays, config.data, splits, augment, device)
+    # Channels last is the faster layout on a CPU; the reference engine keeps PyTorch's own.
+    fast = device.type == "cpu" and config.engine != "sequential"
+    layout = torch.channels_last if fast else torch.contiguous_format
+    data = federate(arrays, config.data, splits, augment, device, layout)
     p_min = config.narrowest()
     n = len(splits)
     r = capacities(config.setting, n, config.seed)

@@ -67,7 +67,7 @@ class Config:
     patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)
     select: str = _field("accuracy", "validation measure that picks a client's model", TEST, ("accuracy", "loss"))
 
-    engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "captured"))
+    engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "threaded", "captured"))
     device: str = _field("auto", "auto, cpu or cuda", WHERE)
     precision: str = _field("fp32", "arithmetic", WHERE, ("fp32", "fp64"))
     threads: int = _field(0, "CPU threads; 0 for all cores. Results are bit-identical for equal counts only", WHERE)

@@ -16,7 +16,6 @@ Make = Callable[..., Any]
 def test_refused_without_a_gpu() -> None:
     with pytest.raises(UserError, match="needs a CUDA GPU"):
         engine_of("captured", torch.device("cpu"))
-    assert engine_of("auto", torch.device("cpu")).name == "sequential"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

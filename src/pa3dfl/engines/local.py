@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.engines.base import Score
+from pa3dfl.engines.base import Score, Tick
 from pa3dfl.methods import Method
 from pa3dfl.rng import generator
 from pa3dfl.task import Client, LocalTraining, Task
@@ -55,8 +55,11 @@ class SGD:
             torch._foreach_add_(gradients, self.params, alpha=self.local.weight_decay)
         if any(scale != 1 for scale in self.scales):
             torch._foreach_mul_(gradients, self.scales)
-        torch._foreach_mul_(gradients, rate)
-        torch._foreach_sub_(self.params, gradients)
+        if isinstance(rate, Tensor):
+            torch._foreach_mul_(gradients, rate)
+            torch._foreach_sub_(self.params, gradients)
+        else:
+            torch._foreach_sub_(self.params, gradients, alpha=rate)
 
 
 def descend(
@@ -73,13 +76,15 @@ def descend(
 
 
 def train(
-    method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
-) -> tuple[Tree, float]:
+    method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str,
+    before_step: Tick = lambda: None,
+) -> tuple[Tree, float]:  # fmt: skip
     """Local training from `start`, which stays as it is; returns the trained tree and the mean loss."""
     theta = {k: v.clone().requires_grad_() for k, v in start.items()}
     sgd, rate = SGD(method, task.local, theta), task.local.rate(rnd)
     losses = []
     for step, (rows, crops) in enumerate(schedule(task, client, rnd, purpose)):
+        before_step()
         noise = method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
         losses.append(descend(method, task, client.width, theta, fixed, rows, crops, noise, sgd, rate))
     return {k: v.detach() for k, v in theta.items()}, float(torch.stack(losses).mean())
