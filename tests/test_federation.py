@@ -79,7 +79,9 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
 
 
 def test_same_seed_same_bits_other_seed_other_partition(data: str, tmp_path: Path) -> None:
-    a, b, c = (run(data, tmp_path / n, rounds=2, seed=s, hidden=8, threads=2) for n, s in (("a", 3), ("b", 3), ("c", 4)))
+    a, b, c = (
+        run(data, tmp_path / n, rounds=2, seed=s, hidden=8, threads=2) for n, s in (("a", 3), ("b", 3), ("c", 4))
+    )
     assert_same(a, b)
     assert rounds(a)[0]["train_loss"] != rounds(c)[0]["train_loss"]
     tasks = []
