@@ -36,6 +36,8 @@ def configure(given: Mapping[str, Any]) -> Config:
     config = resolve(given, option_fields(cls))
     defaults = {f.name: f.default for f in option_fields(cls).values()}
     device = device_of(config.device)
+    if config.precision == "tf32" and device.type != "cuda":
+        raise UserError("precision 'tf32' is arithmetic of CUDA GPUs: use fp32 or bf16 on a CPU")
     return dataclasses.replace(
         config,
         p_min=str(config.narrowest()),
@@ -94,6 +96,12 @@ def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
     """Everything a run consists of; checks all that can be checked before the first round."""
     torch.set_num_threads(config.threads)
+    if config.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    elif config.precision == "bf16" and not (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    ):
+        print("this processor has no bfloat16 instructions: --precision fp32 would be faster", file=sys.stderr)
     method = make_method(config)
     task = make_task(config, method, arrays)
     plan = Plan(
@@ -135,7 +143,8 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
         config.epochs, config.batch, _known(config.lr), config.lr_decay, config.weight_decay, config.clip_norm
     )
     dtype = torch.float64 if config.precision == "fp64" else torch.float32
-    return Task(model, data, clients, p_min, local, config.seed, device, dtype)
+    compute = torch.bfloat16 if config.precision == "bf16" else None
+    return Task(model, data, clients, p_min, local, config.seed, device, dtype, compute)
 
 
 def folder_of(config: Config) -> Path | None:

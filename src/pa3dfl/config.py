@@ -69,7 +69,12 @@ class Config:
 
     engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "threaded", "captured"))
     device: str = _field("auto", "auto, cpu or cuda", WHERE)
-    precision: str = _field("fp32", "arithmetic", WHERE, ("fp32", "fp64"))
+    precision: str = _field(
+        "fp32",
+        "arithmetic of local work; tf32 on GPUs, weights stay fp32 in bf16",
+        WHERE,
+        ("fp32", "tf32", "bf16", "fp64"),
+    )
     threads: int = _field(0, "CPU threads; 0 for all cores. Results are bit-identical for equal counts only", WHERE)
     checkpoint_every: int = _field(1, "rounds between checkpoints: what a crash can cost", WHERE)
     data_dir: str | None = _field(None, "where to look for data first", WHERE)

@@ -68,7 +68,8 @@ def descend(
 ) -> Tensor:  # fmt: skip
     """One step of local training, in place; returns the loss before it."""
     batch = task.data.batch(rows, crops, task.dtype)
-    loss = method.loss(task, width, theta, fixed, batch, noise)
+    with task.arithmetic():
+        loss = method.loss(task, width, theta, fixed, batch, noise).to(task.dtype)
     # A user's network may hold parameters that it does not use.
     gradients = torch.autograd.grad(loss, sgd.params, allow_unused=True, materialize_grads=True)
     sgd.step(list(gradients), rate)
@@ -115,7 +116,8 @@ def measure(method: Method, task: Task, client: Client, candidate: Tree, part: s
     correct = loss = 0.0
     for chosen in rows.split(TEST_BATCH):
         x, y = task.data.batch(chosen, None, task.dtype)
-        logits = method.predict(task, client.width, candidate, x)
+        with task.arithmetic():
+            logits = method.predict(task, client.width, candidate, x).to(task.dtype)
         correct += (logits.argmax(1) == y).sum().item()
         loss += F.cross_entropy(logits, y, reduction="sum").item()
     return correct / len(rows), loss / len(rows)
