@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,8 +83,14 @@ def play(name: str, work: Work, args: argparse.Namespace) -> Result:
         peak = watch.stop()
     lines = [line for line in out.splitlines() if line.startswith('{"samples_per_second"')]
     if process.returncode or not lines:
-        return {"error": (err.strip().splitlines() or ["it said nothing"])[-1][:200]}
+        return {"error": reason(err)}
     return json.loads(lines[-1]) | {"peak_mb": peak}
+
+
+def reason(said: str) -> str:
+    """The line of a traceback that names the error, or else the last one."""
+    lines = said.strip().splitlines() or ["it said nothing"]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[-1])[:200]
 
 
 def summary(results: dict[str, list[Result]]) -> list[dict[str, Any]]:

@@ -10,8 +10,10 @@ def main() -> None:
     work = asked()
     # JAX has one CPU device; its operations use all cores that the process may.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: work.threads])
-    import fedjax
     import jax
+
+    jax.tree_map = jax.tree_util.tree_map  # its old name, which FedJAX still uses
+    import fedjax
     import jax.numpy as jnp
     from jax.example_libraries import stax
 
@@ -43,7 +45,7 @@ def main() -> None:
         state, _ = algorithm.apply(state, clients)
         jax.block_until_ready(state.params)
         marks.append(time.perf_counter())
-    report(work, marks[-1] - marks[0], version=fedjax.__version__)
+    report(work, marks[-1] - marks[0])
 
 
 if __name__ == "__main__":
