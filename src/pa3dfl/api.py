@@ -111,6 +111,7 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
         config.patience,
         config.select,
         config.checkpoint_every,
+        config.eval_clients,
     )
     label = f"{method.name} on {Path(config.data).name}"
     return Federation(method, task, engine_of(config.engine, task.device, config.threads), plan, directory, label)
@@ -138,7 +139,7 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     widths = method.widths([width_of(x, p_min) for x in r], p_min)
     for w in sorted(set(widths)):
         model.shapes(w)
-    clients = [Client(i, r[i], widths[i], len(splits[i].train)) for i in range(n)]
+    clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
     local = LocalTraining(
         config.epochs, config.batch, _known(config.lr), config.lr_decay, config.weight_decay, config.clip_norm
     )

@@ -31,7 +31,7 @@ WHAT, WHO, HOW, TEST, WHERE = "what", "federation", "local training", "evaluatio
 
 _LEAST = {
     "per_round": 1, "epochs": 1, "batch": 1, "eval_every": 1, "checkpoint_every": 1, "classes_per_client": 1,
-    "threads": 0, "seed": 0, "rounds": 1, "clients": 1,
+    "threads": 0, "eval_clients": 0, "seed": 0, "rounds": 1, "clients": 1,
 }  # fmt: skip
 
 
@@ -64,6 +64,7 @@ class Config:
     augment: bool | None = _field(None, "random crop and flip of images", HOW)
 
     eval_every: int = _field(10, "rounds between evaluations of all clients", TEST)
+    eval_clients: int = _field(0, "how many are evaluated, the same ones every time; 0 for all", TEST)
     patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)
     select: str = _field("accuracy", "validation measure that picks a client's model", TEST, ("accuracy", "loss"))
 

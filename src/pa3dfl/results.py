@@ -78,12 +78,11 @@ class RunDirectory:
         write_atomically(self.rounds, "".join(line + "\n" for line in kept).encode())
 
     def write_clients(self, task: Task, scores: list[Score]) -> None:
-        by_id = {s.client: s for s in scores}
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
-        for c in task.clients:
-            split, s = task.data.splits[c.id], by_id[c.id]
+        for s in scores:
+            c, split = task.clients[s.client], task.data.splits[s.client]
             sizes = (len(split.train), len(split.val), len(split.test))
             rows.writerow([c.id, float(c.r), c.width, *sizes, s.val_accuracy, s.test_accuracy, s.alpha])
         write_atomically(self.path / "clients.csv", text.getvalue().encode())

@@ -1,5 +1,6 @@
 """The federation's data as tensors: one store of raw rows, and who owns which."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ class FederatedData:
 
     x: Tensor
     y: Tensor
-    splits: list[Split]
+    splits: Sequence[Split]
     classes: int
     mean: Tensor | None
     std: Tensor | None
@@ -72,7 +73,7 @@ def crop_and_flip(x: Tensor, crops: Tensor) -> Tensor:
 
 
 def federate(
-    arrays: Arrays, name: str, splits: list[Split], augment: bool, device: torch.device,
+    arrays: Arrays, name: str, splits: Sequence[Split], augment: bool, device: torch.device,
     layout: torch.memory_format = torch.contiguous_format,
 ) -> FederatedData:  # fmt: skip
     mean = std = None
