@@ -170,7 +170,7 @@ def main() -> None:
     for clients in args.registered:
         for name in ("fedavg", "pa3dfl"):
             long = name == "fedavg" and clients == max(args.registered)
-            results.append(play(name, clients, args, args.rounds if long else min(args.rounds, 4)))
+            results.append(play(name, clients, args, args.rounds if long else min(args.rounds, 3)))
             print(results[-1], file=sys.stderr, flush=True)
     show(f"{args.per_round:,} clients a round", results)
     save(args.out, "scale", {"per_round": args.per_round, "threads": args.threads}, results)

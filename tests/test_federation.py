@@ -245,3 +245,16 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     again = run(data, tmp_path / "again", **{k: v for k, v in api.read_yaml(path / "config.yaml").items()
                                              if k not in ("data_fingerprint", "out", "data")})  # fmt: skip
     assert_same(path, again)
+
+
+def test_a_sample_of_clients_is_evaluated(data: str, tmp_path: Path) -> None:
+    """The same ones every time, in the order of their ids, and only they are in clients.csv."""
+    path = run(data, tmp_path / "a", method="local-only", eval_clients=2, eval_every=1)
+    whole = run(data, tmp_path / "b", method="local-only", eval_clients=6, eval_every=1)
+    lines, all_lines = ((p / "clients.csv").read_text().splitlines() for p in (path, whole))
+    ids = [int(line.partition(",")[0]) for line in lines[1:]]
+    assert len(ids) == 2
+    assert ids == sorted(ids)
+    assert len(all_lines) == 7
+    by_client = {int(line.partition(",")[0]): line for line in all_lines[1:]}
+    assert [by_client[i].split(",")[:6] for i in ids] == [line.split(",")[:6] for line in lines[1:]]
