@@ -18,6 +18,7 @@ CHUNK = 20
 
 class Sequential:
     name = "sequential"
+    chunk = CHUNK
 
     def train_client(
         self, method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
@@ -58,8 +59,8 @@ class Sequential:
         tick: Tick,
     ) -> list[Score]:
         scores: list[Score] = []
-        for at in range(0, len(clients), CHUNK):
-            chunk = clients[at : at + CHUNK]
+        for at in range(0, len(clients), self.chunk):
+            chunk = clients[at : at + self.chunk]
             downs = method.download(task, server, chunk, rnd)
 
             def work(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> Score:

@@ -15,7 +15,7 @@ import torch
 
 from pa3dfl.engines import local
 from pa3dfl.engines.base import Tick
-from pa3dfl.engines.sequential import Sequential
+from pa3dfl.engines.sequential import CHUNK, Sequential
 from pa3dfl.methods import Method
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
@@ -32,6 +32,7 @@ class Threaded(Sequential):
         # Kept between rounds: networks are built once per thread.
         self._pool = ThreadPoolExecutor(threads, "client", initializer=_use_one_core)
         self._stopping = threading.Event()
+        self.chunk = max(CHUNK, 4 * threads)  # so that threads seldom wait for the last one of a chunk
 
     def train_client(
         self, method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
