@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 
-.PHONY: demo test lint format clean
+.PHONY: demo test bench lint format clean
 
 $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Python 3.11 or newer is needed; say make PYTHON=python3.11')"
@@ -19,6 +20,17 @@ demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
 
+bench: $(VENV)/.ready $(PEERS)/.ready  ## this library beside others; BENCH=--short for a trial
+	$(BIN)/python -m benchmarks.cpu $(BENCH)
+
+# A peer that does not install is a line in the table, not an error.
+$(PEERS)/.ready: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep ^torch== requirements.txt)"
+	while read -r peer; do $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" \
+	  "$$(grep ^torch== requirements.txt)" || echo "$$peer does not install"; done < $<
+	touch $@
+
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -30,4 +42,4 @@ format: $(VENV)/.ready
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(PEERS) runs build dist

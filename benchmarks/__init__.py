@@ -1,0 +1,1 @@
+"""Measurements side by side: `make bench` on a CPU, `python -m benchmarks.scale` for many clients."""

@@ -1,5 +1,6 @@
 """The federation: equal seeds give equal bits, and a stop at any moment costs at most the running round."""
 
+import itertools
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import torch
 from conftest import make_arrays
 from pa3dfl import api
 from pa3dfl.checkpoint import Store
-from pa3dfl.engines.sequential import Sequential
+from pa3dfl.engines.threaded import Threaded
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Interrupted
 from pa3dfl.methods import registry
@@ -60,17 +61,17 @@ def assert_same(a: Path, b: Path) -> None:
     assert bits(a) == bits(b)
 
 
-class StopsAt(Sequential):
+class StopsAt(Threaded):
     """Interrupted in the middle of its n-th local training, as by Ctrl-C."""
 
     def __init__(self, n: int) -> None:
-        self.left = n
+        super().__init__(2)
+        self.left = itertools.count(n - 1, -1)
 
     def train_client(self, *args: Any) -> Any:
-        self.left -= 1
-        if self.left == 0:
+        if next(self.left) == 0:
             raise KeyboardInterrupt
-        return Sequential.train_client(*args)
+        return super().train_client(*args)
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
@@ -78,7 +79,9 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
 
 
 def test_same_seed_same_bits_other_seed_other_partition(data: str, tmp_path: Path) -> None:
-    a, b, c = (run(data, tmp_path / n, rounds=2, seed=s, hidden=8) for n, s in (("a", 3), ("b", 3), ("c", 4)))
+    a, b, c = (
+        run(data, tmp_path / n, rounds=2, seed=s, hidden=8, threads=2) for n, s in (("a", 3), ("b", 3), ("c", 4))
+    )
     assert_same(a, b)
     assert rounds(a)[0]["train_loss"] != rounds(c)[0]["train_loss"]
     tasks = []
@@ -242,3 +245,16 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     again = run(data, tmp_path / "again", **{k: v for k, v in api.read_yaml(path / "config.yaml").items()
                                              if k not in ("data_fingerprint", "out", "data")})  # fmt: skip
     assert_same(path, again)
+
+
+def test_a_sample_of_clients_is_evaluated(data: str, tmp_path: Path) -> None:
+    """The same ones every time, in the order of their ids, and only they are in clients.csv."""
+    path = run(data, tmp_path / "a", method="local-only", eval_clients=2, eval_every=1)
+    whole = run(data, tmp_path / "b", method="local-only", eval_clients=6, eval_every=1)
+    lines, all_lines = ((p / "clients.csv").read_text().splitlines() for p in (path, whole))
+    ids = [int(line.partition(",")[0]) for line in lines[1:]]
+    assert len(ids) == 2
+    assert ids == sorted(ids)
+    assert len(all_lines) == 7
+    by_client = {int(line.partition(",")[0]): line for line in all_lines[1:]}
+    assert [by_client[i].split(",")[:6] for i in ids] == [line.split(",")[:6] for line in lines[1:]]

@@ -125,3 +125,20 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert int(out.stdout) < 100_000, f"{int(out.stdout) / 1000:.0f} MB more than before"
+
+
+@pytest.mark.parametrize("at_once", [1, 2 * 3 * 5])
+def test_attention_in_passing_is_the_same(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for the weights of one or of two clients at a time: the same models, the same step."""
+    hn = network(clip_norm=1.0)
+    expected, tree = state(hn), state(hn)
+    goal = trained(hn, tree)
+    whole = hn.generate(tree, IDS, SHAPES)
+    norm = hn.update(expected, IDS, copy(goal))
+    monkeypatch.setattr("pa3dfl.hypernetwork.ATTENTION", at_once)
+    for a, b in zip(hn.generate(tree, IDS, SHAPES), whole, strict=True):
+        for k in a:
+            torch.testing.assert_close(a[k], b[k], rtol=0, atol=1e-12)
+    assert hn.update(tree, IDS, copy(goal)) == pytest.approx(norm, rel=1e-12)
+    for k, v in expected.items():
+        torch.testing.assert_close(tree[k], v, rtol=0, atol=1e-12)

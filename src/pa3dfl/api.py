@@ -37,6 +37,8 @@ def configure(given: Mapping[str, Any]) -> Config:
     config = resolve(given, option_fields(cls))
     defaults = {f.name: f.default for f in option_fields(cls).values()}
     device = device_of(config.device)
+    if config.precision == "tf32" and device.type != "cuda":
+        raise UserError("precision 'tf32' is arithmetic of CUDA GPUs: use fp32 or bf16 on a CPU")
     return dataclasses.replace(
         config,
         p_min=str(config.narrowest()),
@@ -95,6 +97,12 @@ def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
     """Everything a run consists of; checks all that can be checked before the first round."""
     torch.set_num_threads(config.threads)
+    if config.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    elif config.precision == "bf16" and not (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    ):
+        print("this processor has no bfloat16 instructions: --precision fp32 would be faster", file=sys.stderr)
     method = make_method(config)
     task = make_task(config, method, arrays)
     plan = Plan(
@@ -104,9 +112,10 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
         config.patience,
         config.select,
         config.checkpoint_every,
+        config.eval_clients,
     )
     label = f"{method.name} on {Path(config.data).name}"
-    return Federation(method, task, engine_of(config.engine, task.device), plan, directory, label)
+    return Federation(method, task, engine_of(config.engine, task.device, config.threads), plan, directory, label)
 
 
 def make_method(config: Config) -> Method:
@@ -120,7 +129,10 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     augment = bool(config.augment)
     if augment and (arrays.x.ndim != 4 or arrays.x.dtype.kind != "u"):
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
-    data = federate(arrays, config.data, splits, augment, device)
+    # Channels last is the faster layout on a CPU; the reference engine keeps PyTorch's own.
+    fast = device.type == "cpu" and config.engine != "sequential"
+    layout = torch.channels_last if fast else torch.contiguous_format
+    data = federate(arrays, config.data, splits, augment, device, layout)
     p_min = config.narrowest()
     n = len(splits)
     r = capacities(config.setting, n, config.seed)
@@ -131,12 +143,13 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
         widths = method.widths([width_of(x, p_min) for x in r], p_min)
     for w in sorted(set(widths)):
         model.shapes(w)
-    clients = [Client(i, r[i], widths[i], len(splits[i].train)) for i in range(n)]
+    clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
     local = LocalTraining(
         config.epochs, config.batch, _known(config.lr), config.lr_decay, config.weight_decay, config.clip_norm
     )
     dtype = torch.float64 if config.precision == "fp64" else torch.float32
-    return Task(model, data, clients, p_min, local, config.seed, device, dtype)
+    compute = torch.bfloat16 if config.precision == "bf16" else None
+    return Task(model, data, clients, p_min, local, config.seed, device, dtype, compute)
 
 
 def folder_of(config: Config) -> Path | None:

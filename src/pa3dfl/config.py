@@ -31,7 +31,7 @@ WHAT, WHO, HOW, TEST, WHERE = "what", "federation", "local training", "evaluatio
 
 _LEAST = {
     "per_round": 1, "epochs": 1, "batch": 1, "eval_every": 1, "checkpoint_every": 1, "classes_per_client": 1,
-    "threads": 0, "seed": 0, "rounds": 1, "clients": 1,
+    "threads": 0, "eval_clients": 0, "seed": 0, "rounds": 1, "clients": 1,
 }  # fmt: skip
 
 
@@ -65,12 +65,18 @@ class Config:
     augment: bool | None = _field(None, "random crop and flip of images", HOW)
 
     eval_every: int = _field(10, "rounds between evaluations of all clients", TEST)
+    eval_clients: int = _field(0, "how many are evaluated, the same ones every time; 0 for all", TEST)
     patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)
     select: str = _field("accuracy", "validation measure that picks a client's model", TEST, ("accuracy", "loss"))
 
-    engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "captured"))
+    engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "threaded", "captured"))
     device: str = _field("auto", "auto, cpu or cuda", WHERE)
-    precision: str = _field("fp32", "arithmetic", WHERE, ("fp32", "fp64"))
+    precision: str = _field(
+        "fp32",
+        "arithmetic of local work; tf32 on GPUs, weights stay fp32 in bf16",
+        WHERE,
+        ("fp32", "tf32", "bf16", "fp64"),
+    )
     threads: int = _field(0, "CPU threads; 0 for all cores. Results are bit-identical for equal counts only", WHERE)
     checkpoint_every: int = _field(1, "rounds between checkpoints: what a crash can cost", WHERE)
     data_dir: str | None = _field(None, "where to look for data first", WHERE)

@@ -32,6 +32,7 @@ class Plan:
     patience: float
     select: str
     checkpoint_every: int
+    eval_clients: int = 0
 
     def evaluates(self, rnd: int) -> bool:
         return rnd % self.eval_every == 0 or rnd == self.rounds
@@ -102,7 +103,7 @@ class Federation:
         return state
 
     def run(self, state: State) -> State:
-        plan, n = self.plan, len(self.task.clients)
+        plan, n = self.plan, len(self.tested())
         meter = Meter(self.label, plan.rounds, plan.per_round, plan.evaluations(plan.rounds), n)
         meter.skip_to(state.round * plan.per_round + plan.evaluations(state.round) * n)
         with meter, _sigterm_as_interrupt():
@@ -163,10 +164,18 @@ class Federation:
         return [clients[i] for i in sorted(chosen)]
 
     def evaluate(self, state: State, meter: Meter) -> list[Score]:
-        clients, select = self.task.clients, self.plan.select
+        clients, select = self.tested(), self.plan.select
         return self.engine.evaluate(
             self.method, self.task, state.server, state.private, clients, state.round, select, meter.tick
         )
+
+    def tested(self) -> list[Client]:
+        """All clients, or a sample that stays the same, so that evaluations can be compared."""
+        clients, n = self.task.clients, self.plan.eval_clients
+        if not 0 < n < len(clients):
+            return clients
+        chosen = numpy_generator(self.task.seed, "evaluate").choice(len(clients), n, replace=False)
+        return [clients[i] for i in sorted(chosen)]
 
     def judge(self, state: State, scores: list[Score]) -> None:
         """Keep the best evaluation so far, and stop when there was none for too long."""

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pa3dfl.rng import generator
 from pa3dfl.tree import Tree, leading
 
 Shape = tuple[int, ...]
+
+# Attention weights (outputs × clients × all clients) that may exist at once: among a million clients, those of a
+# thousand would take 4 GB for each output.
+ATTENTION = 2**26
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,11 @@ class HyperNetwork:
             return encoded[ids].expand(len(self.outputs), -1, -1)
         # Length one: the temperature alone then decides how much clients share.
         encoded = F.normalize(encoded, dim=1)
-        similarity = encoded[ids] @ encoded.T
-        return torch.softmax(similarity / tree["tau"][:, None, None], -1) @ encoded
+        at_once = max(1, ATTENTION // (len(self.outputs) * len(encoded)))
+        if len(ids) <= at_once:
+            return _attend(encoded, ids, tree["tau"])
+        parts = [ids[i : i + at_once] for i in range(0, len(ids), at_once)]
+        return torch.cat([_in_passing(encoded, part, tree["tau"]) for part in parts], 1)
 
     def generate(self, tree: Tree, ids: list[int], shapes: Sequence[Mapping[str, Shape]]) -> list[Tree]:
         """Personal parameters of the given clients, pruned to their leading entries."""
@@ -151,3 +159,14 @@ class HyperNetwork:
         for row, error in zip(full, errors, strict=True):
             leading(row, error[name].shape).copy_(error[name])
         return full.flatten(1)
+
+
+def _attend(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:
+    similarity = encoded[ids] @ encoded.T
+    return torch.softmax(similarity / tau[:, None, None], -1) @ encoded
+
+
+def _in_passing(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:
+    """The same, with attention weights made again where the gradient needs them instead of being kept."""
+    mix: Tensor = checkpoint(_attend, encoded, ids, tau, use_reentrant=False)
+    return mix

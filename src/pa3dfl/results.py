@@ -81,12 +81,11 @@ class RunDirectory:
 
     def write_clients(self, task: Task, scores: list[Score], shares: Mapping[Fraction, float]) -> None:
         """`share` is the size of a client's model over that of the full plain one."""
-        by_id = {s.client: s for s in scores}
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
-        for c in task.clients:
-            split, s = task.data.splits[c.id], by_id[c.id]
+        for s in scores:
+            c, split = task.clients[s.client], task.data.splits[s.client]
             sizes = (len(split.train), len(split.val), len(split.test))
             rows.writerow(
                 [c.id, float(c.r), c.width, shares[c.width], *sizes, s.val_accuracy, s.test_accuracy, s.alpha]

@@ -45,3 +45,11 @@ class Task:
     seed: int
     device: torch.device
     dtype: torch.dtype = torch.float32
+    """Of weights, and of all arithmetic unless `compute` says otherwise."""
+    compute: torch.dtype | None = None
+    """Of the networks' products, forward and backward, where it is narrower than that of the weights."""
+
+    def arithmetic(self) -> torch.autocast:
+        """What a network runs under."""
+        # Without the cache: a step uses a weight once, and a recorded step may not find one in it.
+        return torch.autocast(self.device.type, self.compute, enabled=self.compute is not None, cache_enabled=False)

@@ -85,4 +85,4 @@ def test_clients_that_do_not_fit_wait(
 def test_refused_without_a_gpu() -> None:
     with pytest.raises(UserError, match="needs a CUDA GPU"):
         engine_of("captured", torch.device("cpu"))
-    assert engine_of("auto", torch.device("cpu")).name == "sequential"
+    assert engine_of("auto", torch.device("cpu")).name == "threaded"

@@ -51,7 +51,9 @@ def compare_methods(argv: list[str]) -> None:
         description="Train several methods and seeds on equal terms, skip what is done, and put them in one table.",
     )
     parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
-    parser.add_argument("--methods", default="all", metavar="X", help="names with commas in between; all, ablations [all]")
+    parser.add_argument(
+        "--methods", default="all", metavar="X", help="names with commas in between; all, ablations [all]"
+    )
     parser.add_argument("--seeds", default="0", metavar="X", help="seeds with commas in between [0]")
     parser.add_argument("--quick", action="store_true", help="a small federation on the bundled data")
     parser.add_argument("--out", default="runs/compare", metavar="X", help="folder of the runs [runs/compare]")

@@ -1,7 +1,7 @@
 """Data: files in, a federation's tensors out."""
 
 from pa3dfl.data.federated import FederatedData, federate
-from pa3dfl.data.partition import KINDS, Split, label_counts, partition, split
+from pa3dfl.data.partition import KINDS, Split, Splits, label_counts, partition, split
 from pa3dfl.data.sources import NAMES, Arrays, available, load
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Arrays",
     "FederatedData",
     "Split",
+    "Splits",
     "available",
     "federate",
     "label_counts",

@@ -1,5 +1,6 @@
 """The federation's data as tensors: one store of raw rows, and who owns which."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +25,13 @@ class FederatedData:
 
     x: Tensor
     y: Tensor
-    splits: list[Split]
+    splits: Sequence[Split]
     classes: int
     mean: Tensor | None
     std: Tensor | None
     augment: bool
+    layout: torch.memory_format = torch.contiguous_format
+    """Of images in memory: convolutions keep to that of their input."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -50,9 +53,10 @@ class FederatedData:
         return x if crops is None else crop_and_flip(x, crops.to(x.device)), self.y[rows]
 
     def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        x = x.to(dtype)
+        # A copy, so that even images of one channel, which have either layout, carry the strides of the one asked for.
+        x = x.to(dtype, copy=True, memory_format=self.layout if x.ndim == 4 else torch.contiguous_format)
         if self.mean is not None and self.std is not None:
-            x = (x - self.mean.to(dtype)) / self.std.to(dtype)
+            x.sub_(self.mean.to(dtype)).div_(self.std.to(dtype))
         return x
 
     def draw_crops(self, n: int, generator: torch.Generator) -> Tensor | None:
@@ -74,7 +78,10 @@ def crop_and_flip(x: Tensor, crops: Tensor) -> Tensor:
     return padded.gather(2, index.expand(n, c, h * w)).view(n, c, h, w)
 
 
-def federate(arrays: Arrays, name: str, splits: list[Split], augment: bool, device: torch.device) -> FederatedData:
+def federate(
+    arrays: Arrays, name: str, splits: Sequence[Split], augment: bool, device: torch.device,
+    layout: torch.memory_format = torch.contiguous_format,
+) -> FederatedData:  # fmt: skip
     mean = std = None
     if arrays.x.dtype == np.uint8:
         mean, std = _statistics(arrays, name)
@@ -88,6 +95,7 @@ def federate(arrays: Arrays, name: str, splits: list[Split], augment: bool, devi
         mean,
         std,
         augment,
+        layout,
     )
 
 

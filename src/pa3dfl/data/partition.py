@@ -1,6 +1,8 @@
 """Who owns which rows: i.i.d., Dirichlet label skew, a few classes each, or the data's own owners."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,20 +48,38 @@ def partition(
     raise UserError(f"unknown partition {kind!r}: expected one of {', '.join(KINDS)}")
 
 
-def split(rows: list[np.ndarray], seed: int) -> list[Split]:
-    """0.8 / 0.1 / 0.1 of each client's rows at random, unstratified."""
-    out = []
-    for i, mine in enumerate(rows):
-        if len(mine) < 3:
-            raise UserError(
-                f"client {i} would own {len(mine)} rows: at least 3 are needed to train, validate and test; "
-                "use fewer --clients or a milder --partition"
-            )
-        mine = numpy_generator(seed, "split", i).permutation(mine)
-        held_out = max(1, len(mine) // 10)
-        cuts = [len(mine) - 2 * held_out, len(mine) - held_out]
-        out.append(Split(*np.split(mine, cuts)))
-    return out
+class Splits(Sequence[Split]):
+    """0.8 / 0.1 / 0.1 of each client's rows at random, unstratified; made when asked for, as most of many never are."""
+
+    def __init__(self, rows: Sequence[np.ndarray], seed: int) -> None:
+        self.rows, self.seed = rows, seed
+        for i, mine in enumerate(rows):
+            if len(mine) < 3:
+                raise UserError(
+                    f"client {i} would own {len(mine)} rows: at least 3 are needed to train, validate and test; "
+                    "use fewer --clients or a milder --partition"
+                )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        mine = numpy_generator(self.seed, "split", i).permutation(self.rows[i])
+        held_out = self.held_out(i)
+        return Split(*np.split(mine, [len(mine) - 2 * held_out, len(mine) - held_out]))
+
+    def held_out(self, i: int) -> int:
+        """How many rows a client has for validation, and as many for its test."""
+        return max(1, len(self.rows[i]) // 10)
+
+    def trained(self, i: int) -> int:
+        return len(self.rows[i]) - 2 * self.held_out(i)
+
+
+def split(rows: Sequence[np.ndarray], seed: int) -> Splits:
+    return Splits(rows, seed)
 
 
 def label_counts(rows: list[np.ndarray], y: np.ndarray, classes: int) -> np.ndarray:

@@ -5,15 +5,16 @@ import torch
 from pa3dfl.engines.base import Engine, Score
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.sequential import Sequential
+from pa3dfl.engines.threaded import Threaded
 from pa3dfl.errors import UserError
 
 __all__ = ["Engine", "Score", "engine_of"]
 
 
-def engine_of(name: str, device: torch.device) -> Engine:
-    """`auto` replays captured steps on a GPU and loops on a CPU."""
+def engine_of(name: str, device: torch.device, threads: int = 1) -> Engine:
+    """`auto` replays captured steps on a GPU and trains a client per thread on a CPU."""
     if name == "captured" and device.type != "cuda":
         raise UserError("engine 'captured' needs a CUDA GPU: use --engine sequential, or --device cuda where one is")
     if name == "captured" or (name == "auto" and device.type == "cuda"):
         return Captured()
-    return Sequential()
+    return Sequential() if name == "sequential" else Threaded(threads)

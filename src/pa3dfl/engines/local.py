@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.engines.base import Score
+from pa3dfl.engines.base import Score, Tick
 from pa3dfl.methods.base import Batch, Method
 from pa3dfl.rng import generator
 from pa3dfl.task import Client, LocalTraining, Task
@@ -67,8 +67,11 @@ class SGD:
             torch._foreach_add_(gradients, self.params, alpha=self.local.weight_decay)
         if any(scale != 1 for scale in self.scales):
             torch._foreach_mul_(gradients, self.scales)
-        torch._foreach_mul_(gradients, rate)
-        torch._foreach_sub_(self.params, gradients)
+        if isinstance(rate, Tensor):
+            torch._foreach_mul_(gradients, rate)
+            torch._foreach_sub_(self.params, gradients)
+        else:
+            torch._foreach_sub_(self.params, gradients, alpha=rate)
 
 
 def descend(
@@ -76,7 +79,8 @@ def descend(
     rate: float | Tensor,
 ) -> Tensor:  # fmt: skip
     """One step of local training, in place; returns the loss before it."""
-    loss = method.loss(task, width, theta, fixed, batch, noise)
+    with task.arithmetic():
+        loss = method.loss(task, width, theta, fixed, batch, noise).to(task.dtype)
     # A user's network may hold parameters that it does not use.
     gradients = torch.autograd.grad(loss, sgd.params, allow_unused=True, materialize_grads=True)
     sgd.step(list(gradients), rate)
@@ -84,13 +88,15 @@ def descend(
 
 
 def train(
-    method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
-) -> tuple[Tree, float]:
+    method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str,
+    before_step: Tick = lambda: None,
+) -> tuple[Tree, float]:  # fmt: skip
     """Local training from `start`, which stays as it is; returns the trained tree and the mean loss."""
     theta = {k: v.clone().requires_grad_() for k, v in start.items()}
     sgd, rate = SGD(method, task.local, theta), task.local.rate(rnd)
     losses = []
     for step, (rows, crops) in enumerate(schedule(task, client, rnd, purpose)):
+        before_step()
         noise = draw(method, task, client, rnd, purpose, step)
         batch = task.data.batch(rows, crops, task.dtype)
         losses.append(descend(method, task, client.width, theta, fixed, batch, noise, sgd, rate))
@@ -127,6 +133,7 @@ def tally(method: Method, task: Task, width: Fraction, candidate: Tree, rows: Te
     total = torch.zeros(2, dtype=torch.float64, device=task.device)
     for chosen in rows.split(TEST_BATCH):
         x, y = task.data.batch(chosen, None, task.dtype)
-        logits = method.predict(task, width, candidate, x)
+        with task.arithmetic():
+            logits = method.predict(task, width, candidate, x).to(task.dtype)
         total += torch.stack([(logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")])
     return total

@@ -7,6 +7,7 @@ p_min tells which dimensions scale, so that slicing, decomposing and costing wor
 
 import copy
 import inspect
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -47,7 +48,8 @@ class Model:
             self._keywords = set(inspect.signature(factory).parameters)
         except (TypeError, ValueError):  # builtins have no signature
             self._keywords = set()
-        self._networks: dict[Fraction, tuple[nn.Module, nn.Module, Shapes]] = {}
+        self._networks = _Networks()
+        self._building = threading.RLock()
         full = self._build(FULL)
         self._refuse_unfederated(full)
         self._full_shapes = _shapes(full)
@@ -76,7 +78,8 @@ class Model:
 
     def init(self, width: Fraction, seed: int) -> Tree:
         """Fresh parameters by PyTorch's own rule for each layer, a function of the seed alone."""
-        with torch.random.fork_rng(devices=[]):
+        # A factory draws from the one generator that all threads share.
+        with self._building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self._build(width)
         params = {k: v.detach().clone() for k, v in module.named_parameters()}
@@ -97,16 +100,19 @@ class Model:
 
     def _network(self, width: Fraction) -> tuple[nn.Module, nn.Module, Shapes]:
         """The network, its encoder and its shapes. Both give structure only: their weights are never used."""
-        if width not in self._networks:
-            module = self._build(width)
+        networks = self._networks.by_width
+        if width not in networks:
+            with self._building:
+                module = self._build(width)
             shapes = _shapes(module)
             self._check_shapes(width, shapes)
             if self.full_features and not self._offers("full_features"):
                 shapes = self._widened(width, module, shapes)
+            _hollow(module)
             encoder = copy.deepcopy(module)
             encoder.set_submodule(self.head, nn.Identity())
-            self._networks[width] = (module, encoder, shapes)
-        return self._networks[width]
+            networks[width] = (module, encoder, shapes)
+        return networks[width]
 
     def _offers(self, keyword: str) -> bool:
         return keyword in self._keywords
@@ -212,6 +218,23 @@ class Model:
                 "factory an argument full_features=False that keeps that layer unpruned when True"
             ) from e
         return wide
+
+
+class _Networks(threading.local):
+    """Each thread has its own: `functional_call` puts weights into a network for the time of a call."""
+
+    def __init__(self) -> None:
+        self.by_width: dict[Fraction, tuple[nn.Module, nn.Module, Shapes]] = {}
+
+
+def _hollow(module: nn.Module) -> None:
+    """Free the memory of weights that are never used; tied ones stay tied."""
+    empty: dict[nn.Parameter, nn.Parameter] = {}
+    for m in module.modules():
+        for name, p in list(m.named_parameters(recurse=False, remove_duplicate=False)):
+            if p not in empty:
+                empty[p] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
+            setattr(m, name, empty[p])
 
 
 def _shapes(module: nn.Module) -> Shapes:

@@ -1,0 +1,1 @@
+"""Other simulators, one short file each, run by the Python of their own environment."""
