@@ -43,6 +43,7 @@ def make(case: str, name: str, precision: str) -> tuple[Any, Task]:
     config = api.configure({
         "data": data, "model": model, "method": name, "device": "cuda", "precision": precision, "partition": "iid",
     })  # fmt: skip
+    api.set_arithmetic(config)
     method = api.make_method(config)
     return method, api.make_task(config, method, arrays)
 
@@ -187,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default="fashion,cifar100,resnet", help="which of them")
     parser.add_argument("--methods", default="pa3dfl,heterofl,fedavg", help="which methods, or all")
-    parser.add_argument("--precisions", default="fp32", help="such as fp32,tf32")
+    parser.add_argument("--precisions", default="tf32", help="such as fp32,tf32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-eager", action="store_true", help="leave out the sequential loop")
     parser.add_argument("--out", type=Path, help="JSON file")

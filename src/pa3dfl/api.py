@@ -43,6 +43,7 @@ def configure(given: Mapping[str, Any]) -> Config:
         config,
         p_min=str(config.narrowest()),
         device=device.type,
+        precision=config.precision if config.precision != "auto" else "tf32" if device.type == "cuda" else "fp32",
         threads=config.threads or torch.get_num_threads(),
         out=config.out or f"runs/{Path(config.data).stem}-{_slug(config.setting)}-{cls.name}-{config.seed}",
         options=defaults | dict(config.options),
@@ -97,12 +98,7 @@ def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
     """Everything a run consists of; checks all that can be checked before the first round."""
     torch.set_num_threads(config.threads)
-    if config.device == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
-    elif config.precision == "bf16" and not (
-        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    ):
-        print("this processor has no bfloat16 instructions: --precision fp32 would be faster", file=sys.stderr)
+    set_arithmetic(config)
     method = make_method(config)
     task = make_task(config, method, arrays)
     plan = Plan(
@@ -116,6 +112,16 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
     )
     label = f"{method.name} on {Path(config.data).name}"
     return Federation(method, task, engine_of(config.engine, task.device, config.threads), plan, directory, label)
+
+
+def set_arithmetic(config: Config) -> None:
+    """What of it PyTorch keeps for the whole process."""
+    if config.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    elif config.precision == "bf16" and not (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    ):
+        print("this processor has no bfloat16 instructions: --precision fp32 would be faster", file=sys.stderr)
 
 
 def make_method(config: Config) -> Method:

@@ -72,10 +72,10 @@ class Config:
     engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "threaded", "captured"))
     device: str = _field("auto", "auto, cpu or cuda", WHERE)
     precision: str = _field(
-        "fp32",
-        "arithmetic of local work; tf32 on GPUs, weights stay fp32 in bf16",
+        "auto",
+        "arithmetic of local work; auto is tf32 on a GPU and fp32 elsewhere; weights stay fp32 in both and in bf16",
         WHERE,
-        ("fp32", "tf32", "bf16", "fp64"),
+        ("auto", "fp32", "tf32", "bf16", "fp64"),
     )
     threads: int = _field(0, "CPU threads; 0 for all cores. Results are bit-identical for equal counts only", WHERE)
     checkpoint_every: int = _field(1, "rounds between checkpoints: what a crash can cost", WHERE)

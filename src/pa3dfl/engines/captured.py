@@ -121,7 +121,7 @@ class Captured(Sequential):
             if program is None and not self._room(client.width):
                 self._programs.clear()  # of widths that others need now
                 torch.cuda.empty_cache()
-            before = free_memory(task.device)
+            before = taken_memory(task.device)
             try:
                 if program is None:
                     program = Program(method, task, client.width, start, fixed)
@@ -133,8 +133,8 @@ class Captured(Sequential):
                     f"the GPU has too little memory for a client of width {client.width}: use a smaller --batch, or "
                     "--engine sequential"
                 ) from None
-            used = before - free_memory(task.device)
-            self._footprint = max(self._footprint, used / float(client.width))
+            taken = taken_memory(task.device) - before
+            self._footprint = max(self._footprint, taken / float(client.width))
             running.append((client, program))
         yield from running
 
@@ -154,7 +154,11 @@ class Captured(Sequential):
 
 
 def free_memory(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def taken_memory(device: torch.device) -> int:
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
 
 def _score(task: Task, client: Client, alphas: list[float], tally: list[list[float]], select: str) -> Score:
