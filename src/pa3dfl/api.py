@@ -135,14 +135,15 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     augment = bool(config.augment)
     if augment and (arrays.x.ndim != 4 or arrays.x.dtype.kind != "u"):
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
-    # Channels last is the faster layout on a CPU; the reference engine keeps PyTorch's own.
-    fast = device.type == "cpu" and config.engine != "sequential"
+    p_min = config.narrowest()
+    model = make_model(_known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min)
+    # Channels last is the faster layout on a CPU; the reference engine keeps PyTorch's own. With few channels,
+    # oneDNN's backward pass of a strided 1×1 convolution in it writes past its memory (uxlfoundation/oneDNN 6035).
+    fast = device.type == "cpu" and config.engine != "sequential" and not model.strided_points
     layout = torch.channels_last if fast else torch.contiguous_format
     data = federate(arrays, config.data, splits, augment, device, layout)
-    p_min = config.narrowest()
     n = len(splits)
     r = capacities(config.setting, n, config.seed)
-    model = make_model(_known(config.model), method, data.input_shape, data.classes, p_min)
     if config.capacity_rule == "strict":
         widths = strict_widths(method, model, p_min, r)
     else:

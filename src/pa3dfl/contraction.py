@@ -87,12 +87,12 @@ def _convolve(
     how = [tuple(v) if isinstance(v, list) else v for v in (stride, padding, dilation)]
     live = live_taps(input.shape[2:], weight.shape_of[2:], *how)
     if live.points:
-        input, stride = (F.pad(input, live.uneven) if live.uneven else input)[live.points], 1
+        input = (F.pad(input, live.before) if live.before else input)[live.points]
 
     def spatial(x: Tensor, w: Tensor, b: Tensor | None = None, groups: int = 1) -> Tensor:
-        if live.uneven and not live.points:
+        if live.uneven:
             x = F.pad(x, live.uneven)
-        out: Tensor = func(x, w, b, stride, live.padding, dilation, groups)
+        out: Tensor = func(x, w, b, live.stride, live.padding, dilation, groups)
         return out
 
     def pointwise(x: Tensor, w: Tensor) -> Tensor:
@@ -113,9 +113,12 @@ class Live(NamedTuple):
     padding: tuple[int, ...]
     uneven: tuple[int, ...]
     """Padding in the order of `F.pad`, where it is negative or not the same on both sides; then there is no other."""
+    before: tuple[int, ...]
     points: tuple[Any, ...]
-    """The pixels, after padding, that a single tap with strides meets. Taken beforehand, they need no stride: oneDNN's
-    backward pass of a strided 1×1 convolution may write past its workspace (uxlfoundation/oneDNN issue 6035)."""
+    """Where a single tap has a stride: the pixels that it meets, after padding by `before`. Taken beforehand, they need
+    no stride: oneDNN's backward pass of a convolution that has a stride along a side of one tap may write past its
+    workspace (uxlfoundation/oneDNN issue 6035)."""
+    stride: tuple[int, ...]
     taps: int
     pixels: int
     results: int
@@ -144,19 +147,29 @@ def live_taps(size: tuple[int, ...], kernel: tuple[int, ...], stride: Any, paddi
         window.append(slice(first, last + 1))
         sides.append((left, left if even else right))
         results.append(out)
-    taps = prod(w.stop - w.start for w in window)
+    single = [w.stop - w.start == 1 and s > 1 for w, s in zip(window, strides, strict=True)]
     points: tuple[Any, ...] = ()
+    before: tuple[int, ...] = ()
+    if any(single):
+        before = _padding([side if one else (0, 0) for side, one in zip(sides, single, strict=True)])
+        ends = [(n - 1) * s + 1 for n, s in zip(results, strides, strict=True)]
+        steps = zip(single, ends, strides, strict=True)
+        points = (..., *(slice(None, end, s) if one else slice(None) for one, end, s in steps))
+        sides = [(0, 0) if one else side for side, one in zip(sides, single, strict=True)]
     uneven = any(left != right or left < 0 for left, right in sides)
-    if taps == 1 and max(strides) > 1:
-        points = (..., *(slice(None, (n - 1) * s + 1, s) for n, s in zip(results, strides, strict=True)))
-        uneven = any(left for left, _ in sides)
-        sides = sides if uneven else [(0, 0)] * len(size)
     return Live(
         tuple(window),
         tuple(0 if uneven else left for left, _ in sides),
-        tuple(n for pair in reversed(sides) for n in pair) if uneven else (),
+        _padding(sides) if uneven else (),
+        before,
         points,
-        taps,
-        prod(results if points else size),
+        tuple(1 if one else s for one, s in zip(single, strides, strict=True)),
+        prod(w.stop - w.start for w in window),
+        prod(n if one else whole for n, whole, one in zip(results, size, single, strict=True)),
         prod(results),
     )
+
+
+def _padding(sides: list[tuple[int, int]]) -> tuple[int, ...]:
+    """In the order of `F.pad`; nothing where there is none."""
+    return tuple(n for pair in reversed(sides) for n in pair) if any(map(any, sides)) else ()

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -424,3 +425,14 @@ def test_resnet_has_no_strided_pointwise_convolution() -> None:
     block = module.blocks[2]  # type: ignore[index]
     strided = F.conv2d(x, block.shortcut[0].weight, stride=2)
     torch.testing.assert_close(block.shortcut[0](x[..., :: block.stride, :: block.stride]), strided)
+
+
+def test_strided_points_are_noticed() -> None:
+    """Which decides about the layout on a CPU."""
+
+    def residual(width: float, num_classes: int = 3, stride: int = 2) -> nn.Module:
+        shortcut = nn.Conv2d(1, int(16 * width), 1, stride)
+        return nn.Sequential(shortcut, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(int(16 * width), num_classes))
+
+    assert Model(residual, "residual", (1, 8, 8), 3).strided_points
+    assert not Model(partial(residual, stride=1), "plain", (1, 8, 8), 3).strided_points

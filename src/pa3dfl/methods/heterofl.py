@@ -2,17 +2,17 @@
 
 Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
 Clients", ICLR 2021. The server keeps the full model; a client of capacity r trains the leading channels at
-the largest width 0.5^i with 0.25^i ≤ r. Two aids of the paper, both in training only:
+the largest width 0.5^i with 0.25^i ≤ r. Two aids of the paper:
 
 - the Scaler divides what each encoder layer puts out by p, before a norm if there is one, so that narrow
   models work at the magnitude of the full one. Layers are linear in their weights: these are divided instead;
-- masked cross-entropy sets the logits of classes that a client does not own to 0, and leaves their rows of
-  the head out of its average. The client therefore tells the server which classes it trains on.
+- masked cross-entropy sets the logits of classes that a client does not own to 0, in training only, and leaves
+  their rows of the head out of its average. The client therefore tells the server which classes it trains on.
 
 The mean is weighted by data sizes, so that without the two aids equal capacities give FedAvg. What nobody
-trained in a round keeps its value. The tested model is the client's slice of the global model as it is, and
-runs without the Scaler, which the authors define for training only. They tested the full model alone: narrow
-slices of a network without norms lose by it.
+trained in a round keeps its value. The tested model is the client's slice of the global model with the Scaler that
+it is trained with. The authors speak of training only because they test the full model, whose Scaler is 1; a slice of
+a network without norms is another function without it (65% instead of 8x% on Fashion-MNIST).
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class HeteroFL(Method):
     name = "heterofl"
     summary = "leading channels at halving widths, entry-wise mean over the clients that hold them"
 
-    scaler: bool = option(True, "divide the output of each encoder layer by p in training")
+    scaler: bool = option(True, "divide the output of each encoder layer by p")
     masked: bool = option(True, "leave classes that a client does not own out of its loss and of its average")
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
@@ -64,11 +64,13 @@ class HeteroFL(Method):
 
     def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
         x, y = batch
-        weights = scaled(task, width, theta) if self.scaler else theta
-        logits = task.model(weights, x, width)
+        logits = task.model(self.weights(task, width, theta, fixed), x, width)
         if self.masked:
             logits = logits.masked_fill(fixed[OWNED] == 0, 0)
         return F.cross_entropy(logits, y)
+
+    def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
+        return scaled(task, width, theta) if self.scaler else theta
 
     def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
         return theta | fixed, fixed

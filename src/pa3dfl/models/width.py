@@ -54,6 +54,8 @@ class Model:
         self._refuse_unfederated(full)
         self._full_shapes = _shapes(full)
         self.normalised = any(isinstance(m, _NORMS) for m in full.modules())
+        self.strided_points = any(map(_strides_a_point, full.modules()))
+        """Whether a convolution has a stride along a side of one tap, as the shortcuts of many residual networks."""
         self.layers, self.head = self._trace(full)
 
     def check(self, p_min: Fraction) -> None:
@@ -239,6 +241,10 @@ def _hollow(module: nn.Module) -> None:
 
 def _shapes(module: nn.Module) -> Shapes:
     return {k: tuple(v.shape) for k, v in module.named_parameters()}
+
+
+def _strides_a_point(m: nn.Module) -> bool:
+    return isinstance(m, nn.Conv2d) and any(k == 1 and s > 1 for k, s in zip(m.kernel_size, m.stride, strict=True))
 
 
 def _say(e: Exception) -> str:
