@@ -153,6 +153,7 @@ def preset(data: str, method: str, setting: str) -> dict[str, Any]:
     """What suits any data, then this data set, then this method on it, then this setting."""
     own = _preset_file(data) if data in NAMES else {}
     base = _preset_file(own.pop("like")) if "like" in own else {}
+    own["methods"] = base.get("methods", {}) | own.get("methods", {})
     values = {**_preset_file("default"), **base, **own}
     return values | of_method(values.pop("methods", {}), method, setting)
 

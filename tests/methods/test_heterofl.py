@@ -170,3 +170,14 @@ def test_costs_are_counted_without_data(make_task):
     task = make_task(HeteroFL())
     [record] = cost(HeteroFL(), task.model, task.p_min, 50, [Fraction(1, 2)])
     assert record["bytes_up"] - record["bytes_down"] == 4 * task.model.classes
+
+
+def test_a_slice_is_tested_as_it_was_trained(make_task):
+    """Four encoder layers at half width: each puts out twice what its weights say, and the head does not."""
+    method = HeteroFL()
+    task = make_task(method)
+    client = task.clients[1]
+    [down] = method.download(task, method.init_server(task), [client], 1)
+    [tested] = method.personal(task, client.width, down, down, {}).values()
+    factors = {k: float((tested[k] / down[k]).mean()) for k in down}
+    assert factors == pytest.approx({k: 1.0 if k.startswith("head") else 2.0 for k in down})
