@@ -203,7 +203,7 @@ def test_an_option_of_another_method_is_unknown() -> None:
         ("partition", "random", "partition is 'random': expected one of iid, dirichlet, classes, natural"),
         ("select", "f1", "select is 'f1': expected one of accuracy, loss"),
         ("engine", "fast", "engine is 'fast': expected one of auto, sequential, threaded, captured"),
-        ("precision", "fp16", "precision is 'fp16': expected one of fp32, tf32, bf16, fp64"),
+        ("precision", "fp16", "precision is 'fp16': expected one of auto, fp32, tf32, bf16, fp64"),
         ("p_min", "0", r"p_min 0 is outside \(0, 1\]"),
         ("p_min", "2", r"p_min 2 is outside \(0, 1\]"),
         ("p_min", "3/16", "p_min is 3/16: expected 1 over a whole number, such as 1/16"),
