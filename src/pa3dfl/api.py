@@ -23,12 +23,13 @@ from pa3dfl.assembly import (
 )
 from pa3dfl.config import Config, read_yaml
 from pa3dfl.data import Arrays, load
-from pa3dfl.engines import engine_of
+from pa3dfl.engines import Engine, engine_of
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Federation, Plan, State
 from pa3dfl.progress import duration
 from pa3dfl.report import learning_curve, read_run
 from pa3dfl.results import RunDirectory, averages
+from pa3dfl.task import Task
 
 __all__ = [
     "build",
@@ -105,7 +106,17 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
         config.checkpoint_every,
     )
     label = f"{method.name} on {Path(config.data).name}"
-    return Federation(method, task, engine_of(config.engine, task.device), plan, directory, label)
+    return Federation(method, task, make_engine(config, task), plan, directory, label)
+
+
+def make_engine(config: Config, task: Task) -> Engine:
+    if config.engine != "flower":
+        return engine_of(config.engine, task.device)
+    try:
+        from pa3dfl.engines.flower.simulation import simulated  # an extra that most runs do without
+    except ImportError as e:
+        raise UserError(f"engine 'flower' needs Flower ({e}): pip install 'pa3dfl[flower]'") from None
+    return simulated(config, task)
 
 
 def _finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from pa3dfl.checkpoint import Store
 from pa3dfl.engines import Engine, Score
+from pa3dfl.errors import UserError
 from pa3dfl.guard import Guard
-from pa3dfl.methods import Method
+from pa3dfl.methods import Method, Update
 from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
 from pa3dfl.rng import numpy_generator
@@ -102,7 +103,7 @@ class Federation:
         plan, n = self.plan, len(self.task.clients)
         meter = Meter(self.label, plan.rounds, plan.per_round, plan.evaluations(plan.rounds), n)
         meter.skip_to(state.round * plan.per_round + plan.evaluations(state.round) * n)
-        with meter, _sigterm_as_interrupt():
+        with contextlib.closing(self.engine), meter, _sigterm_as_interrupt():
             try:
                 while state.round < plan.rounds and not state.stopped:
                     self.round(state, meter)
@@ -118,15 +119,19 @@ class Federation:
         started = time.monotonic()
         cohort = self.sample(rnd)
         updates = self.engine.train(method, task, state.server, state.private, cohort, rnd, meter.tick)
+        if not updates:
+            raise UserError(f"round {rnd}: none of {len(cohort)} clients answered; {self._saved_round} rounds are kept")
         # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
         with _deferred_interrupt():
             good, bad = self.guard.sift(state.server, updates)
+            self.engine.tell(bad)
             record: dict[str, Any] = {
                 "round": rnd,
-                "train_loss": sum(u.loss for u in updates) / len(updates),
+                "train_loss": mean_loss(good or updates),
                 "lr": task.local.rate(rnd),
                 "participants": [u.client.id for u in good],
                 "rejected": [asdict(r) for r in bad],
+                "missing": absent(cohort, {u.client.id for u in updates}),
                 "bytes_down": sum(u.bytes_down for u in updates),
                 "bytes_up": sum(nbytes(u.tree) for u in updates),
             }
@@ -141,7 +146,7 @@ class Federation:
         if self.plan.evaluates(rnd):
             scores = self.evaluate(state, meter)
             self.judge(state, scores)
-            record |= averages(scores)
+            record |= averages(scores) | {"untested": absent(self.members(), {s.client for s in scores})}
         with _deferred_interrupt():
             record["seconds"] = time.monotonic() - started
             state.seconds += record["seconds"]
@@ -154,21 +159,33 @@ class Federation:
 
     def sample(self, rnd: int) -> list[Client]:
         """Uniformly without replacement, in the order of their ids."""
-        clients = self.task.clients
+        clients = self.members()
         rng = numpy_generator(self.task.seed, "sample", rnd)
         chosen = rng.choice(len(clients), min(self.plan.per_round, len(clients)), replace=False)
         return [clients[i] for i in sorted(chosen)]
 
+    def members(self) -> list[Client]:
+        """Those who have data; where clients are other machines, a seat may still be free."""
+        return [c for c in self.task.clients if c.n]
+
     def evaluate(self, state: State, meter: Meter) -> list[Score]:
-        clients, select = self.task.clients, self.plan.select
-        return self.engine.evaluate(
+        clients, select = self.members(), self.plan.select
+        scores = self.engine.evaluate(
             self.method, self.task, state.server, state.private, clients, state.round, select, meter.tick
         )
+        if not scores:
+            raise UserError(
+                f"test after round {state.round}: none of {len(clients)} clients answered; "
+                f"{self._saved_round} rounds are kept"
+            )
+        return scores
 
     def judge(self, state: State, scores: list[Score]) -> None:
         """Keep the best evaluation so far, and stop when there was none for too long."""
         if self.method.best_round_per_client and state.best:
-            scores = [max(old, new, key=lambda s: s.val_accuracy) for old, new in zip(state.best, scores, strict=True)]
+            before = {s.client: s for s in state.best}
+            now = {s.client: max(before.get(s.client, s), s, key=lambda s: s.val_accuracy) for s in scores}
+            scores = [s for _, s in sorted((before | now).items())]
         val = averages(scores)["val_accuracy"]
         if val > state.best_val:
             state.best_val, state.best_round, state.best = val, state.round, scores
@@ -181,6 +198,14 @@ class Federation:
             return
         self.store.save(state.round, state.server, state.private, self._unsaved, state.facts())
         self._saved_round, self._unsaved = state.round, set()
+
+
+def mean_loss(updates: list[Update]) -> float:
+    return sum(u.loss for u in updates) / len(updates)
+
+
+def absent(expected: list[Client], answered: set[int]) -> list[int]:
+    return [c.id for c in expected if c.id not in answered]
 
 
 @contextlib.contextmanager

@@ -83,6 +83,8 @@ class RunDirectory:
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
         for c in task.clients:
+            if c.id not in by_id:
+                continue
             split, s = task.data.splits[c.id], by_id[c.id]
             sizes = (len(split.train), len(split.val), len(split.test))
             rows.writerow([c.id, float(c.r), c.width, *sizes, s.val_accuracy, s.test_accuracy, s.alpha])

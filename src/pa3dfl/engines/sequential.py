@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from pa3dfl.engines import local
-from pa3dfl.engines.base import Score, Tick
+from pa3dfl.engines.base import Engine, Score, Tick
 from pa3dfl.methods import Method, Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes, wire
@@ -13,7 +13,7 @@ from pa3dfl.tree import Tree, nbytes, wire
 CHUNK = 20
 
 
-class Sequential:
+class Sequential(Engine):
     name = "sequential"
     train_client = staticmethod(local.train)
 
@@ -31,10 +31,7 @@ class Sequential:
         updates = []
         for i, client in enumerate(cohort):
             down, downs[i] = wire(downs[i]), {}
-            start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
-            trained, loss = self.train_client(method, task, client, start, fixed, rnd, "train")
-            upload, keep = method.finish(task, client.width, trained, fixed)
-            updates.append(Update(client, wire(upload), client.n, wire(keep), loss, nbytes(down)))
+            updates.append(self.train_one(method, task, client, down, private.get(client.id), rnd))
             tick()
         return updates
 
@@ -53,17 +50,34 @@ class Sequential:
         for at in range(0, len(clients), CHUNK):
             chunk = clients[at : at + CHUNK]
             for client, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
-                start, fixed = method.begin(task, client, wire(down), private_of(method, task, private, client))
-                trained = start
-                if method.trains_to_test:
-                    trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
-                candidates = method.personal(task, client.width, start, trained, fixed)
-                scores.append(local.score(method, task, client, candidates, select))
+                score, _ = self.test_one(method, task, client, wire(down), private.get(client.id), rnd, select)
+                scores.append(score)
                 tick()
         return scores
 
+    def train_one(
+        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int
+    ) -> Update:
+        """A client's round, from what it received; `private` is None before its first."""
+        start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
+        trained, loss = self.train_client(method, task, client, start, fixed, rnd, "train")
+        upload, keep = method.finish(task, client.width, trained, fixed)
+        return Update(client, wire(upload), client.n, wire(keep), loss, nbytes(down))
 
-def private_of(method: Method, task: Task, private: Mapping[int, Tree], client: Client) -> Tree:
-    if client.id in private:
-        return private[client.id]
+    def test_one(
+        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int, select: str
+    ) -> tuple[Score, Tree]:
+        """A client's test, and the model that was chosen for it."""
+        start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
+        trained = start
+        if method.trains_to_test:
+            trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
+        candidates = method.personal(task, client.width, start, trained, fixed)
+        score = local.score(method, task, client, candidates, select)
+        return score, candidates[score.alpha]
+
+
+def private_of(method: Method, task: Task, private: Tree | None, client: Client) -> Tree:
+    if private is not None:
+        return private
     return {k: v.to(task.device, task.dtype) for k, v in method.init_client(task, client).items()}
