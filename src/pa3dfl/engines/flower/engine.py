@@ -140,7 +140,7 @@ def record(facts: Facts, blob: bytes) -> RecordDict:
 def content(message: Message) -> tuple[Facts, bytes]:
     if message.has_error():
         raise Refused(f"the node's program failed: {' '.join(str(message.error.reason).split())[:200]}")
-    held = message.content.config_records.get(RECORD, {})
+    held: Mapping[str, object] = message.content.config_records.get(RECORD, {})
     blob = held.get("tree")
     if not isinstance(blob, bytes):
         raise Refused("not a message of pa3dfl")
