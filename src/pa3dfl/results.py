@@ -85,8 +85,8 @@ class RunDirectory:
         for c in task.clients:
             if c.id not in by_id:
                 continue
-            split, s = task.data.splits[c.id], by_id[c.id]
-            sizes = (len(split.train), len(split.val), len(split.test))
+            s = by_id[c.id]
+            sizes = task.data.sizes(c.id)
             rows.writerow([c.id, float(c.r), c.width, *sizes, s.val_accuracy, s.test_accuracy, s.alpha])
         write_atomically(self.path / "clients.csv", text.getvalue().encode())
 

@@ -36,7 +36,8 @@ def partition(
         present = int(owner.max()) + 1
         if present != clients:
             raise UserError(f"partition 'natural': the data has {present} clients; say --clients {present}")
-        return [rng.permutation(np.flatnonzero(owner == i)) for i in range(clients)]
+        # In the order of the data: an owner that has only its own rows, elsewhere, must split them alike.
+        return [np.flatnonzero(owner == i) for i in range(clients)]
     if kind == "iid":
         return np.array_split(rng.permutation(len(y)), clients)
     if kind == "dirichlet":
@@ -47,19 +48,19 @@ def partition(
 
 
 def split(rows: list[np.ndarray], seed: int) -> list[Split]:
-    """0.8 / 0.1 / 0.1 of each client's rows at random, unstratified."""
-    out = []
-    for i, mine in enumerate(rows):
-        if len(mine) < 3:
-            raise UserError(
-                f"client {i} would own {len(mine)} rows: at least 3 are needed to train, validate and test; "
-                "use fewer --clients or a milder --partition"
-            )
-        mine = numpy_generator(seed, "split", i).permutation(mine)
-        held_out = max(1, len(mine) // 10)
-        cuts = [len(mine) - 2 * held_out, len(mine) - held_out]
-        out.append(Split(*np.split(mine, cuts)))
-    return out
+    return [split_one(i, mine, seed) for i, mine in enumerate(rows)]
+
+
+def split_one(client: int, rows: np.ndarray, seed: int) -> Split:
+    """0.8 / 0.1 / 0.1 of a client's rows at random, unstratified."""
+    if len(rows) < 3:
+        raise UserError(
+            f"client {client} would own {len(rows)} rows: at least 3 are needed to train, validate and test; "
+            "use fewer --clients or a milder --partition"
+        )
+    rows = numpy_generator(seed, "split", client).permutation(rows)
+    held_out = max(1, len(rows) // 10)
+    return Split(*np.split(rows, [len(rows) - 2 * held_out, len(rows) - held_out]))
 
 
 def label_counts(rows: list[np.ndarray], y: np.ndarray, classes: int) -> np.ndarray:
