@@ -26,6 +26,7 @@ from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Engine, engine_of
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Federation, Plan, State
+from pa3dfl.methods import Method
 from pa3dfl.progress import duration
 from pa3dfl.report import learning_curve, read_run
 from pa3dfl.results import RunDirectory, averages
@@ -74,7 +75,7 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
         raise UserError(
             f"run directory {directory.path} cannot be written: {e.strerror or e}; choose another --out"
         ) from None
-    return _finish(config, federation, federation.run(federation.start()))
+    return finish(config, federation, federation.run(federation.start()))
 
 
 def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
     if expected not in (None, fingerprint(arrays)):
         raise UserError(f"the data of {path} has changed since the run began: the run cannot go on with other data")
     federation = build(config, arrays, directory)
-    return _finish(config, federation, federation.run(federation.restore()))
+    return finish(config, federation, federation.run(federation.restore()))
 
 
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
@@ -97,6 +98,10 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
     torch.set_num_threads(config.threads)
     method = make_method(config)
     task = make_task(config, method, arrays)
+    return federation_of(config, method, task, make_engine(config, task), directory)
+
+
+def federation_of(config: Config, method: Method, task: Task, engine: Engine, directory: RunDirectory) -> Federation:
     plan = Plan(
         known(config.rounds),
         min(config.per_round, len(task.clients)),
@@ -105,8 +110,7 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
         config.select,
         config.checkpoint_every,
     )
-    label = f"{method.name} on {Path(config.data).name}"
-    return Federation(method, task, make_engine(config, task), plan, directory, label)
+    return Federation(method, task, engine, plan, directory, f"{method.name} on {Path(config.data).name}")
 
 
 def make_engine(config: Config, task: Task) -> Engine:
@@ -119,7 +123,8 @@ def make_engine(config: Config, task: Task) -> Engine:
     return simulated(config, task)
 
 
-def _finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:
+def finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:
+    """Write what a finished run leaves behind; returns its summary."""
     best = averages(state.best)
     summary = {
         "method": config.method,

@@ -58,11 +58,17 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     for w in sorted(set(widths)):
         model.shapes(w)
     clients = [Client(i, r[i], widths[i], len(splits[i].train)) for i in range(n)]
-    local = LocalTraining(
+    return Task(model, data, clients, p_min, rules(config), config.seed, device, dtype_of(config))
+
+
+def rules(config: Config) -> LocalTraining:
+    return LocalTraining(
         config.epochs, config.batch, known(config.lr), config.lr_decay, config.weight_decay, config.clip_norm
     )
-    dtype = torch.float64 if config.precision == "fp64" else torch.float32
-    return Task(model, data, clients, p_min, local, config.seed, device, dtype)
+
+
+def dtype_of(config: Config) -> torch.dtype:
+    return torch.float64 if config.precision == "fp64" else torch.float32
 
 
 def folder_of(config: Config) -> Path | None:

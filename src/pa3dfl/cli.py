@@ -16,6 +16,7 @@ from pa3dfl.compare import QUICK, compare
 from pa3dfl.config import Config, coerce, read_yaml
 from pa3dfl.cost import cost, widths
 from pa3dfl.data import available, label_counts, load
+from pa3dfl.deploy.commands import deploy, predict
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Interrupted
 from pa3dfl.flags import Parser, add_config, peek, say
@@ -30,6 +31,8 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl methods                       what can be trained
   pa3dfl cost                          multiply-adds, parameters and bytes by method and width
   pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
+  pa3dfl deploy init|server|node|train a federation on real machines, see docs/deploy.md
+  pa3dfl predict MODEL FILE            what a node's own model says of a file's rows
 
 Every command takes --help; those that print a table take --json.
 The shortest complete run: pa3dfl run --rounds 10
@@ -266,6 +269,8 @@ COMMANDS: Mapping[str, Callable[[list[str]], None]] = {
     "methods": list_methods,
     "cost": list_costs,
     "data": describe_data,
+    "deploy": deploy,
+    "predict": predict,
 }
 
 

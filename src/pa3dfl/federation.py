@@ -124,7 +124,7 @@ class Federation:
         # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
         with _deferred_interrupt():
             good, bad = self.guard.sift(state.server, updates)
-            self.engine.tell(bad)
+            self.engine.tell(bad, state.best_round)
             record: dict[str, Any] = {
                 "round": rnd,
                 "train_loss": mean_loss(good or updates),

@@ -53,6 +53,9 @@ class Nodes:
     def tested(self, *_: Any) -> None:
         pass
 
+    def conclude(self, *_: Any) -> None:
+        pass
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:

@@ -141,7 +141,7 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
         assert [r.client for r in bad] == [1], kind
         assert reason in bad[0].reason, kind
         assert same(after(good), everybody if kind == "twice" else honest), kind
-        engine.tell(bad)
+        engine.tell(bad, 0)
         nodes.tamper, nodes.orders = {}, []
         round_of(engine)
         assert {o["client"]: o["rejected"] for o in nodes.orders} == {0: None, 1: bad[0].reason, 2: None, 3: None}

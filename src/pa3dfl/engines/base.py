@@ -58,8 +58,8 @@ class Engine(ABC):
     ) -> list[Score]:
         """The personal models of all who answered, chosen on validation data and tested on test data."""
 
-    def tell(self, rejected: Sequence[Rejected]) -> None:  # noqa: B027
-        """What became of the last updates, for engines that have somebody to tell."""
+    def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027
+        """What became of the last updates, and which test was best so far, for engines that have somebody to tell."""
 
     def close(self) -> None:  # noqa: B027
         """Give back what the engine holds: processes, connections."""

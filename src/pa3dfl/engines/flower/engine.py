@@ -47,6 +47,7 @@ class Flower(Engine):
         self.network, self.setup, self.timeout = network, setup, timeout
         self._guards: dict[Task, Guard] = {}
         self._verdicts: dict[int, str] = {}
+        self._best = 0
 
     def train(
         self,
@@ -97,8 +98,16 @@ class Flower(Engine):
                 self._verdicts[client.id] = f"round {rnd}: test: {e}"
         return [scores[i] for i in sorted(scores)]
 
-    def tell(self, rejected: Sequence[Rejected]) -> None:
+    def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:
         self._verdicts |= {r.client: r.reason for r in rejected}
+        self._best = best_round
+
+    def conclude(self, task: Task, best_round: int, per_client: bool) -> list[int]:
+        """Have all nodes keep the model of the best test (or of their own best); returns those who did."""
+        self._best = best_round
+        members = [c for c in task.clients if c.n]
+        orders: list[Order] = [(c, self._order("keep", c, {}, best_round) | {"own": per_client}, {}) for c in members]
+        return [client.id for client, reply in self._ask(orders, lambda: None) if not failed(reply)]
 
     def close(self) -> None:
         self.network.close()
@@ -111,6 +120,7 @@ class Flower(Engine):
             "round": rnd,
             "receipt": None if mine is None else int(mine[RECEIPT]),
             "rejected": self._verdicts.pop(client.id, None),
+            "best": self._best,
         }
 
     def _ask(self, orders: Iterable[Order], tick: Tick) -> list[Answer]:
@@ -145,6 +155,14 @@ def content(message: Message) -> tuple[Facts, bytes]:
     if not isinstance(blob, bytes):
         raise Refused("not a message of pa3dfl")
     return read_facts(held.get("facts")), blob
+
+
+def failed(message: Message) -> bool:
+    try:
+        facts, _ = content(message)
+    except Refused:
+        return True
+    return "error" in facts
 
 
 def reply_of(client: Client, rnd: int, kind: str, message: Message) -> tuple[Facts, bytes]:

@@ -32,6 +32,10 @@ class Host(Protocol):
         """The model that was just tested, to be kept or not."""
         ...
 
+    def conclude(self, order: Facts) -> None:
+        """Training is over: the model of the order's round is the client's."""
+        ...
+
 
 def answer(host: Host, order: Facts, blob: bytes) -> tuple[Facts, bytes]:
     """The reply to an order. What a person can mend is said in the reply instead of raised."""
@@ -43,6 +47,9 @@ def answer(host: Host, order: Facts, blob: bytes) -> tuple[Facts, bytes]:
 
 
 def _work(host: Host, order: Facts, received: Tree) -> tuple[Facts, bytes]:
+    if order["kind"] == "keep":
+        host.conclude(order)
+        return {}, b""
     place = host.workplace(order)
     method, task, shelf, rnd, receipt = place.method, place.task, place.shelf, order["round"], order["receipt"]
     client = task.clients[order["client"]]

@@ -50,6 +50,9 @@ class Player:
     def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
         """A simulation is after numbers: models are not kept."""
 
+    def conclude(self, order: Facts) -> None:
+        """Nothing to do."""
+
 
 @lru_cache(maxsize=1)
 def _built(text: str) -> tuple[Method, Task, Sequential]:

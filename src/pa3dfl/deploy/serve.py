@@ -1,0 +1,124 @@
+"""The server's side of a deployment: the ordinary federation, inside Flower's ServerApp."""
+
+import fcntl
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from pa3dfl.api import federation_of, finish
+from pa3dfl.assembly import flat, make_method
+from pa3dfl.checkpoint import write_atomically
+from pa3dfl.config import Config
+from pa3dfl.deploy.parts import NOBODY, seat_widths, server_task
+from pa3dfl.deploy.roll import Roll, Seat
+from pa3dfl.deploy.site import Site, site_config
+from pa3dfl.engines.flower.engine import Flower
+from pa3dfl.errors import UserError
+from pa3dfl.results import RunDirectory
+from pa3dfl.task import Client, Task
+
+
+def serve(grid: Grid, context: Context) -> None:
+    """Train; what came of it is left in `outcome.json`, in one line."""
+    given = context.run_config
+    site = Site(Path(str(given["folder"])))
+    try:
+        with only_one(site):
+            line = train(grid, site, bool(given["resume"]), int(given["wait-for"]), float(given["patience"]))
+    except BaseException as e:
+        reason = str(e) if isinstance(e, (UserError, OSError)) else f"{type(e).__name__}: {e}"
+        leave(site, False, " ".join(reason.split()))
+        raise
+    leave(site, True, line)
+
+
+def train(grid: Grid, site: Site, resume: bool, wanted: int, patience: float) -> str:
+    config = site_config(site)
+    torch.set_num_threads(config.threads)
+    directory = RunDirectory(site.run)
+    if not resume:
+        shutil.rmtree(site.run, ignore_errors=True)
+        site.run.mkdir(parents=True)
+        site.seats.unlink(missing_ok=True)
+        directory.write_config(flat(config))
+
+    def say(text: str) -> None:
+        with site.log.open("a") as f:
+            f.write(text + "\n")
+
+    shared: dict[str, Any] = {"config": flat(config)}
+    roll = Roll(grid, site.seats, shared | {"kind": "who"}, not site.settings()["insecure"], say)
+    roll.gather(wanted or (config.clients or 1), patience)
+    if resume and site.seats.exists():
+        roll.load()
+    else:
+        roll.take_seats(config.clients or wanted, config.data)
+    task, method = task_of(config, roll), make_method(config)
+    setup = shared | {
+        "run": roll.token,
+        "common": roll.common.facts() if roll.common else {},
+        "widths": [str(c.width) for c in task.clients],
+        "shares": [str(c.r) for c in task.clients],
+    }
+
+    def admit(i: int, seat: Seat) -> str | None:
+        """A late node may not change what the others do."""
+        common = roll.common
+        if common is None or seat.shape != common.shape or seat.classes > common.classes:
+            return f"rows of shape {seat.shape} with {seat.classes} classes do not fit"
+        shares = [None if s is None else s.share for s in roll.seats]
+        shares[i] = seat.share
+        widths = seat_widths(method, shares, task.p_min)
+        if any(w != c.width for w, c in zip(widths, task.clients, strict=True) if c.id != i and c.n):
+            return f"it affords less than the width {task.clients[0].width} at which all others train"
+        task.clients[i] = Client(i, seat.share, widths[i], seat.sizes[0])
+        task.data.declared[i] = seat.sizes  # type: ignore[attr-defined]
+        task.model.shapes(widths[i])
+        setup["widths"][i], setup["shares"][i] = str(widths[i]), str(seat.share)
+        return None
+
+    roll.admit = admit
+    engine = Flower(roll, setup, config.timeout)
+    federation = federation_of(config, method, task, engine, directory)
+    state = federation.run(federation.restore() if resume else federation.start())
+    kept = engine.conclude(task, state.best_round, method.best_round_per_client)
+    summary = finish(config, federation, state)
+    accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best_round}"
+    return f"{accuracy} of {state.round}; {len(kept)} nodes hold their model; {site.run}"
+
+
+def task_of(config: Config, roll: Roll) -> Task:
+    assert roll.common is not None
+    shares: list[Fraction | None] = [None if s is None else s.share for s in roll.seats]
+    sizes = [NOBODY if s is None else s.sizes for s in roll.seats]
+    return server_task(config, roll.common, shares, sizes)
+
+
+@contextmanager
+def only_one(site: Site) -> Iterator[None]:
+    """Two servers on one folder would write over each other; the lock goes with the process that holds it."""
+    with site.lock.open("w") as f:
+        for attempt in range(20):
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if attempt == 19:
+                    raise UserError(f"another training is running in {site.folder}: wait for it or stop it") from None
+                time.sleep(0.5)
+        yield
+
+
+def leave(site: Site, ok: bool, line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+    write_atomically(site.outcome, (json.dumps({"ok": ok, "line": line}) + "\n").encode())
