@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-deploy lint format clean
 
 $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Python 3.11 or newer is needed; say make PYTHON=python3.11')"
@@ -18,6 +18,9 @@ demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
+
+test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine: half an hour on two cores
+	$(BIN)/python -m pytest -m deploy tests/deploy
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
