@@ -60,7 +60,7 @@ def alone(live: Live, out: str, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with Live(tmp_path_factory.mktemp("three"), CAPACITIES, **OPTIONS) as live:
+    with Live(tmp_path_factory.mktemp("three"), CAPACITIES, **(OPTIONS | {"timeout": 600.0})) as live:
         live.server()
         for i in range(3):
             live.node(i)

@@ -53,6 +53,7 @@ def init(argv: list[str]) -> None:
     if nodes < 1:
         raise UserError(f"nodes is {nodes}: expected at least 1")
     host, insecure = args.pop("host"), args.pop("insecure")
+    args.setdefault("data", "nodes")  # a name that stands for no data set: nodes bring theirs
     known = flat(configure(args))
     folders = write(site, nodes, host, coerce("port", port, int), insecure, {k: known[k] for k in args})
     print(f"{site.folder}: written for {len(folders)} nodes; what is trained is in {site.config}")

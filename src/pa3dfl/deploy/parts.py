@@ -38,12 +38,16 @@ class Common:
         return cls(tuple(facts["shape"]), facts["classes"], facts["mean"], facts["std"])
 
 
-def agree(data: str, shape: tuple[int, ...], classes: int, histograms: list[np.ndarray]) -> Common:
+def agree(data: str, shape: tuple[int, ...], classes: int, images: bool, histograms: list[np.ndarray]) -> Common:
     """Statistics of known data sets are those in use; others are pooled from counts, exactly as on one machine."""
-    if not histograms:
+    if not images:
         return Common(shape, classes, None, None)
     if data in STATISTICS:
         mean, std = (torch.tensor(t) for t in STATISTICS[data])
+        if len(mean) != shape[0]:
+            raise UserError(
+                f"nodes have images of {shape[0]} channels, {data} has {len(mean)}: set data in config.yaml"
+            )
     else:
         mean, std = mean_and_std(np.sum(histograms, 0))
     return Common(shape, classes, mean.tolist(), std.tolist())

@@ -15,6 +15,7 @@ from flwr.app import Context, Message
 from pa3dfl.assembly import configure, make_method
 from pa3dfl.config import Config
 from pa3dfl.data import Arrays, histogram, load_own, split_one
+from pa3dfl.data.federated import STATISTICS
 from pa3dfl.deploy.capacity import share_of
 from pa3dfl.deploy.parts import Common, node_task
 from pa3dfl.engines import Score, engine_of
@@ -56,8 +57,9 @@ class Resident:
         return config
 
     def introduce(self, order: Facts) -> tuple[Facts, bytes]:
-        """All that a node says of its data: sizes, shape, classes, and for images how often each byte occurs."""
+        """All that a node says of its data. How often each byte occurs is asked only where it is not known already."""
         config, x = self.config(order), self.arrays.x
+        images = x.dtype == np.uint8
         parts = split_one(0, np.arange(len(x)), config.seed)
         shape = tuple(x.shape[1:])
         return {
@@ -66,7 +68,8 @@ class Resident:
             "sizes": [len(parts.train), len(parts.val), len(parts.test)],
             "shape": list(shape),
             "classes": self.arrays.classes,
-            "histogram": histogram(x).tolist() if x.dtype == np.uint8 else None,
+            "bytes": images,
+            "histogram": histogram(x).tolist() if images and config.data not in STATISTICS else None,
         }, b""
 
     def workplace(self, order: Facts) -> Workplace:

@@ -34,6 +34,7 @@ class Seat:
     sizes: Sizes
     shape: tuple[int, ...]
     classes: int
+    bytes: bool
     histogram: list[list[int]] | None
 
     @property
@@ -75,14 +76,16 @@ class Roll:
         here = sorted(self._here.values(), key=lambda s: s.name)
         if len(here) > seats:
             raise UserError(f"{len(here)} nodes are here for {seats} seats: raise `clients` in config.yaml")
-        shapes = {(s.shape, s.histogram is None) for s in here}
+        shapes = {(s.shape, s.bytes) for s in here}
         if len(shapes) > 1:
             raise UserError(f"nodes have rows of different kinds: {', '.join(f'{s.name} {s.shape}' for s in here)}")
         classes = max(s.classes for s in here)
         if classes < 2:
             raise UserError("all nodes have the same single label: at least 2 classes are needed")
         histograms = [np.array(s.histogram) for s in here if s.histogram is not None]
-        self.common = agree(data, here[0].shape, classes, histograms)
+        if histograms and len(histograms) < len(here):
+            raise UserError("some nodes have counted their bytes and some have not: start the nodes with one version")
+        self.common = agree(data, here[0].shape, classes, here[0].bytes, histograms)
         self.seats = [*here, *[None] * (seats - len(here))]
         self.token = secrets.token_hex(8)
         self.save()
@@ -97,7 +100,7 @@ class Roll:
         try:
             saved = json.loads(self.file.read_text())
             self.token, self.common = saved["token"], Common.of(saved["common"])
-            self.seats = [None if s is None else Seat(**s) for s in saved["seats"]]
+            self.seats = [None if s is None else _seat(s) for s in saved["seats"]]
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise UserError(f"{self.file} cannot be read ({e}): start the run anew") from None
         for seat in self._here.values():
@@ -165,6 +168,10 @@ class Roll:
         self.say(f"{seat.name} came later and is client {i}")
 
 
+def _seat(saved: dict[str, Any]) -> Seat:
+    return Seat(**(saved | {"sizes": tuple(saved["sizes"]), "shape": tuple(saved["shape"])}))
+
+
 def seat_of(node: int, facts: dict[str, Any]) -> Seat:
     """A node's words about itself, checked."""
     if "error" in facts:
@@ -190,4 +197,5 @@ def seat_of(node: int, facts: dict[str, Any]) -> Seat:
         share = parse_ratio(str(r)[:40], "capacity")
     except UserError as e:
         raise Refused(f"{name!r}: {e}") from None
-    return Seat(name, node, str(share), tuple(sizes), tuple(shape), classes, counts)  # type: ignore[arg-type]
+    images = facts.get("bytes") is True
+    return Seat(name, node, str(share), tuple(sizes), tuple(shape), classes, images, counts)  # type: ignore[arg-type]
