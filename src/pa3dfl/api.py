@@ -109,6 +109,7 @@ def federation_of(config: Config, method: Method, task: Task, engine: Engine, di
         config.patience,
         config.select,
         config.checkpoint_every,
+        config.robust,
     )
     return Federation(method, task, engine, plan, directory, f"{method.name} on {Path(config.data).name}")
 

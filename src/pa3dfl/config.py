@@ -51,6 +51,9 @@ class Config:
     p_min: str | None = _field(None, "the narrowest width; default 1/16, in the ideal setting 1/8", WHO)
     clients: int | None = _field(None, "how many there are; default 100, or as many as the data names", WHO)
     per_round: int = _field(20, "how many are sampled in each round", WHO)
+    robust: str = _field(
+        "mean", "what liars are met with: see docs/deploy.md", WHO, ("mean", "median", "trimmed", "clip")
+    )
     partition: str | None = _field(None, "who owns which rows", WHO, KINDS)
     dirichlet_alpha: float | None = _field(None, "α of Dirichlet(α·p*): small is more skewed", WHO)
     classes_per_client: int | None = _field(None, "classes of each client in partition 'classes'", WHO)

@@ -17,6 +17,7 @@ from pa3dfl.methods import Method, Update
 from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
 from pa3dfl.rng import numpy_generator
+from pa3dfl.robust import robust
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes
 
@@ -31,6 +32,7 @@ class Plan:
     patience: float
     select: str
     checkpoint_every: int
+    robust: str = "mean"
 
     def evaluates(self, rnd: int) -> bool:
         return rnd % self.eval_every == 0 or rnd == self.rounds
@@ -137,6 +139,11 @@ class Federation:
             }
             if good:
                 kept = {u.client.id: u.private for u in good if u.private}
+                if self.plan.robust != "mean":
+                    by_id = dict(
+                        zip([c.id for c in cohort], method.download(task, state.server, cohort, rnd), strict=True)
+                    )
+                    good = robust(self.plan.robust, [by_id[u.client.id] for u in good], good)
                 state.server = method.aggregate(task, state.server, good, rnd)
                 state.private |= kept
                 self._unsaved |= kept.keys()
