@@ -22,6 +22,11 @@ RUN = {
     "partition": "dirichlet", "setting": "hetero", "threads": 1, "device": "cpu", "patience": 1,
 }  # fmt: skip
 
+LIES = (
+    (0, 1.0, "none"), (2, -1.0, "10% sign flip"), (4, -1.0, "20% sign flip"), (2, 10.0, "10% × 10"),
+    (4, 10.0, "20% × 10"),
+)  # fmt: skip
+
 
 class Liars(Sequential):
     """The first clients lie: they multiply what they learned."""
@@ -55,9 +60,7 @@ def main(names: list[str]) -> None:
     rules = ("mean", "median", "trimmed", "clip")
     print("| method | liars | " + " | ".join(rules) + " |\n" + "|---" * (2 + len(rules)) + "|")
     for method in names:
-        for liars, factor, what in (
-            (0, 1.0, "none"), (2, -1.0, "10% sign flip"), (4, -1.0, "20% sign flip"), (2, 10.0, "10% × 10"), (4, 10.0, "20% × 10"),
-        ):  # fmt: skip
+        for liars, factor, what in LIES:
             row = [f"{accuracy(method, rule, liars, factor):.1f}" for rule in rules]
             print(f"| {method} | {what} | " + " | ".join(row) + " |", flush=True)
 
