@@ -77,7 +77,11 @@ class Machines:
         return replies
 
     def train(self, resume: bool = False, wait_for: int = 0, patience: float = 0.0) -> None:
-        given = {"folder": str(self.site.folder), "resume": resume, "wait-for": wait_for, "patience": patience}
+        self.site.ticket.write_text("mine")
+        given = {"folder": str(self.site.folder), "ticket": "mine", "resume": resume}
+        self.serve(given | {"wait-for": wait_for, "patience": patience})
+
+    def serve(self, given: dict[str, Any]) -> None:
         context: Any = SimpleNamespace(run_config=given)
         grid: Any = self
         serve(grid, context)

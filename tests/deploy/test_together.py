@@ -128,7 +128,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="round 2: none of 2 clients answered; 1 rounds are kept"):
         machines.train()
     outcome = json.loads(machines.site.outcome.read_text())
-    assert outcome == {"ok": False, "line": "round 2: none of 2 clients answered; 1 rounds are kept"}
+    assert outcome == {"ticket": "mine", "ok": False, "line": "round 2: none of 2 clients answered; 1 rounds are kept"}
 
 
 @pytest.mark.parametrize("method", ["pa3dfl", "ditto"])
@@ -221,6 +221,17 @@ def test_a_full_disk_on_a_node_is_a_rejection(tmp_path: Path, monkeypatch: pytes
     [record] = records(machines.site.run)
     assert record["participants"] == [0, 2]
     assert "No space left on device" in record["rejected"][0]["reason"]
+
+
+def test_a_training_starts_once(tmp_path: Path) -> None:
+    """A SuperLink that comes back starts unfinished runs again: that must not touch what is there."""
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=1)
+    machines.train()
+    before = (machines.site.run / "rounds.jsonl").read_text()
+    given = {"folder": str(machines.site.folder), "ticket": "mine", "resume": False, "wait-for": 0, "patience": 0.0}
+    with pytest.raises(UserError, match="this training was started before"):
+        machines.serve(given)
+    assert (machines.site.run / "rounds.jsonl").read_text() == before
 
 
 def test_capacity_in_a_node_s_own_words() -> None:

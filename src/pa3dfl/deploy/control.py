@@ -1,6 +1,8 @@
 """Talking to a running server: letting nodes in, starting a training and following it to its end."""
 
 import json
+import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pa3dfl.checkpoint import write_atomically
 from pa3dfl.deploy.site import CONNECTION, Site, dial, program, site_config
 from pa3dfl.errors import UserError
 
@@ -36,24 +39,29 @@ def train(site: Site, resume: bool, overwrite: bool, wanted: int, patience: floa
     if not resume and not overwrite and site.run.exists() and any(site.run.iterdir()):
         raise UserError(f"{site.run} holds a run: go on with --resume, or say --overwrite")
     wait_for_server(site, 60.0)
-    site.outcome.unlink(missing_ok=True)
+    if not resume:
+        shutil.rmtree(site.run, ignore_errors=True)
+        site.seats.unlink(missing_ok=True)
+    ticket = secrets.token_hex(8)
     site.log.write_text("")
-    options = f'folder="{site.folder.resolve()}" resume={str(resume).lower()} wait-for={wanted} patience={patience}'
+    write_atomically(site.ticket, ticket.encode())
+    options = f'folder="{site.folder.resolve()}" ticket="{ticket}" resume={str(resume).lower()} '
+    options += f"wait-for={wanted} patience={patience}"
     done = flwr(site, "run", str(site.app), CONNECTION, "-c", options, "--format", "json")
     answer = _json(done.stdout)
     if done.returncode or not answer.get("success", True) or "run-id" not in answer:
         raise UserError(f"the training could not be started: {_line(done.stdout + done.stderr)}")
-    follow(site, str(answer["run-id"]), config.rounds or 0)
+    follow(site, str(answer["run-id"]), ticket, config.rounds or 0)
 
 
-def follow(site: Site, run: str, rounds: int) -> None:
+def follow(site: Site, run: str, ticket: str, rounds: int) -> None:
     """Show the server's words and a line for each round, until it says how it ended or is no more."""
     log, records = Tail(site.log), Tail(site.run / "rounds.jsonl")
     asked = time.monotonic()
     if (site.run / "rounds.jsonl").exists():
         records.skip()
     while True:
-        ended = site.outcome.exists()
+        ended = outcome(site, ticket)
         for line in log.lines():
             print(line, flush=True)
         for line in records.lines():
@@ -65,14 +73,19 @@ def follow(site: Site, run: str, rounds: int) -> None:
             state = status(site, run)
             if state is None or state.startswith("finished"):
                 time.sleep(1)
-                if not site.outcome.exists():
+                if not outcome(site, ticket):
                     reason = "the server does not answer" if state is None else f"the server's program ended ({state})"
                     raise UserError(f"{reason}: `pa3dfl deploy train {site.folder} --resume` goes on once it is back")
         time.sleep(LOOK_SECONDS)
-    outcome = json.loads(site.outcome.read_text())
-    if not outcome["ok"]:
-        raise UserError(outcome["line"])
-    print(outcome["line"], flush=True)
+    if not ended["ok"]:
+        raise UserError(ended["line"])
+    print(ended["line"], flush=True)
+
+
+def outcome(site: Site, ticket: str) -> dict[str, Any]:
+    """How this training ended; empty while it runs."""
+    found = _json(site.outcome.read_text()) if site.outcome.exists() else {}
+    return found if found.get("ticket") == ticket else {}
 
 
 def said(record: dict[str, Any], rounds: int, who: dict[int, str]) -> str:

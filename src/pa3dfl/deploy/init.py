@@ -33,6 +33,7 @@ clientapp = "pa3dfl_app.client:app"
 
 [tool.flwr.app.config]
 folder = ""
+ticket = ""
 resume = false
 wait-for = 0
 patience = 600.0

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -31,15 +30,23 @@ from pa3dfl.task import Client, Task
 def serve(grid: Grid, context: Context) -> None:
     """Train; what came of it is left in `outcome.json`, in one line."""
     given = context.run_config
-    site = Site(Path(str(given["folder"])))
+    site, ticket = Site(Path(str(given["folder"]))), str(given["ticket"])
     try:
         with only_one(site):
+            use(site, ticket)
             line = train(grid, site, bool(given["resume"]), int(given["wait-for"]), float(given["patience"]))
     except BaseException as e:
         reason = str(e) if isinstance(e, (UserError, OSError)) else f"{type(e).__name__}: {e}"
-        leave(site, False, " ".join(reason.split()))
+        leave(site, ticket, False, " ".join(reason.split()))
         raise
-    leave(site, True, line)
+    leave(site, ticket, True, line)
+
+
+def use(site: Site, ticket: str) -> None:
+    """A SuperLink that comes back starts its unfinished runs again, from their beginning: ours start once."""
+    if not site.ticket.exists() or site.ticket.read_text() != ticket:
+        raise UserError("this training was started before: go on with `pa3dfl deploy train --resume`")
+    site.ticket.unlink()
 
 
 def train(grid: Grid, site: Site, resume: bool, wanted: int, patience: float) -> str:
@@ -47,9 +54,7 @@ def train(grid: Grid, site: Site, resume: bool, wanted: int, patience: float) ->
     torch.set_num_threads(config.threads)
     directory = RunDirectory(site.run)
     if not resume:
-        shutil.rmtree(site.run, ignore_errors=True)
         site.run.mkdir(parents=True)
-        site.seats.unlink(missing_ok=True)
         directory.write_config(flat(config))
 
     def say(text: str) -> None:
@@ -119,6 +124,6 @@ def only_one(site: Site) -> Iterator[None]:
         yield
 
 
-def leave(site: Site, ok: bool, line: str) -> None:
+def leave(site: Site, ticket: str, ok: bool, line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-    write_atomically(site.outcome, (json.dumps({"ok": ok, "line": line}) + "\n").encode())
+    write_atomically(site.outcome, (json.dumps({"ticket": ticket, "ok": ok, "line": line}) + "\n").encode())

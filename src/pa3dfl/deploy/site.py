@@ -61,6 +61,11 @@ class Site:
         return self.folder / "outcome.json"
 
     @property
+    def ticket(self) -> Path:
+        """Permission to start one training, taken when it starts."""
+        return self.folder / "ticket"
+
+    @property
     def lock(self) -> Path:
         return self.folder / "train.lock"
 
