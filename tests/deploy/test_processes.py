@@ -30,6 +30,7 @@ from pa3dfl.tree import Tree
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 CAPACITIES = ["1", "1/4", "1/16"]
+TIMEOUT = 150.0
 
 
 def same(a: Tree, b: Tree) -> bool:
@@ -133,7 +134,7 @@ def tries(log: str) -> int:
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    options = OPTIONS | {"method": "ditto", "per_round": 8, "rounds": 2, "timeout": 90.0}
+    options = OPTIONS | {"method": "ditto", "per_round": 8, "rounds": 2, "timeout": TIMEOUT}
     with Live(tmp_path_factory.mktemp("eight"), ["1/16"] * 8, **options) as live:
         live.server()
         for i in range(8):
@@ -161,7 +162,7 @@ def test_killed_in_the_middle_of_a_round(k: int, eight: Live) -> None:
     assert code == 0, out
     first, second = records(eight.site.run)
     assert first["missing"] == second["missing"] == dead
-    assert first["seconds"] <= 90 + 5
+    assert first["seconds"] <= TIMEOUT + 5
     assert second["untested"] == dead
     config = api.configure(OPTIONS | {"method": "ditto", "setting": f"list:{','.join(['1/16'] * 8)}", "clients": 8,
                                       "data": str(eight.folder / "all.npz")})  # fmt: skip

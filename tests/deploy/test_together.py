@@ -1,6 +1,7 @@
 """A deployment in one process: the same bits as on one machine, and what each side keeps and says."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,39 @@ def test_resume_gives_the_same_bits(method: str, tmp_path: Path) -> None:
     one = alone(method=method)
     assert records(one) == records(machines.site.run)
     assert same(saved(one).server, saved(machines.site.run).server)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_server_killed_ten_times(tmp_path: Path) -> None:
+    """At random moments of a run: each time at most the running round is lost, and the end has the same bits."""
+    machines = Machines(tmp_path, CAPACITIES, method="ditto", rounds=8, eval_every=4)
+    rng, kills, left = random.Random(0), 0, 0
+
+    def before(node: int, order: dict[str, Any]) -> None:
+        nonlocal left
+        left -= order["kind"] != "who"
+        if left < 0 and kills < 10:
+            raise Killed
+
+    machines.before = before
+    while True:
+        left, kept = rng.randint(0, 4), len(records(machines.site.run)) if machines.site.run.exists() else 0
+        try:
+            machines.train(resume=machines.site.run.exists())
+            break
+        except Killed:
+            kills += 1
+            assert len(records(machines.site.run)) >= kept
+    assert kills == 10
+    one = alone(method="ditto", rounds=8, eval_every=4)
+    assert records(one) == records(machines.site.run)
+    assert same(saved(one).server, saved(machines.site.run).server)
+    for i, tree in saved(one).private.items():
+        receipt = int(saved(machines.site.run).private[i]["round"])
+        assert same(tree, load_file(state(machines, i) / f"private.{receipt}.safetensors"))
 
 
 def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
