@@ -30,7 +30,7 @@ from pa3dfl.tree import Tree
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 CAPACITIES = ["1", "1/4", "1/16"]
-TIMEOUT = 150.0
+TIMEOUT = 120.0
 
 
 def same(a: Tree, b: Tree) -> bool:

@@ -16,12 +16,13 @@ from flwr.serverapp import Grid
 from pa3dfl.capacity import parse_ratio
 from pa3dfl.checkpoint import write_atomically
 from pa3dfl.deploy.parts import Common, Sizes, agree
-from pa3dfl.engines.flower.engine import content, record
+from pa3dfl.engines.flower.engine import GONE, content, record
 from pa3dfl.engines.flower.wire import Facts, Refused, whole
 from pa3dfl.errors import UserError
 
-# A node that was asked who it is and has said nothing for so long is asked again.
+# A node that was asked who it is and has said nothing for so long, or nothing that will do, is asked again.
 ASK_AGAIN_SECONDS = 120.0
+RETRY_SECONDS = 30.0
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Roll:
         self.admit: Callable[[int, Seat], str | None] | None = None
         """Called with a late node and its seat: None, or why it cannot take it."""
         self._here: dict[int, Seat] = {}
-        self._refused: set[int] = set()
+        self._later: dict[int, tuple[float, str]] = {}
         self._asked: dict[str, tuple[int, float]] = {}
 
     def gather(self, wanted: int, patience: float) -> None:
@@ -123,13 +124,14 @@ class Roll:
         self._asked = {i: a for i, a in self._asked.items() if now - a[1] < ASK_AGAIN_SECONDS}
         waiting = {node for node, _ in self._asked.values()}
         for node in online:
-            if node not in self._here and node not in waiting and node not in self._refused:
+            if node not in self._here and node not in waiting and now > self._later.get(node, (0.0, ""))[0]:
                 message = Message(record(self.ask, b""), node, "query", ttl=ASK_AGAIN_SECONDS)
                 self._asked |= {i: (node, now) for i in self.grid.push_messages([message]) if i}
         if self._asked:
             for reply in self.grid.pull_messages(list(self._asked)):
                 asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
-                if asked is not None:
+                # A node that went away before it could answer is nobody's fault: it is asked when it is back.
+                if asked is not None and not (reply.has_error() and reply.error.code in GONE):
                     self._hear(asked[0], reply)
         return online
 
@@ -146,8 +148,9 @@ class Roll:
                 self._place(seat)
         except (Refused, UserError) as e:
             self._here.pop(node, None)
-            self._refused.add(node)
-            self.say(f"a node was not let in: {e}")
+            if self._later.get(node, (0.0, ""))[1] != str(e):
+                self.say(f"a node was not let in: {e}")
+            self._later[node] = (time.monotonic() + RETRY_SECONDS, str(e))
 
     def _place(self, seat: Seat) -> None:
         """A node that comes back, or comes late, gets its seat or a free one."""
