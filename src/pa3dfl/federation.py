@@ -1,18 +1,16 @@
 """The federation: rounds of sampling, training, guarding, aggregating and testing, until the end or a stop."""
 
 import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pa3dfl.checkpoint import Store
 from pa3dfl.engines import Engine, Score
 from pa3dfl.errors import UserError
 from pa3dfl.guard import Guard
+from pa3dfl.interrupts import deferred_interrupt, sigterm_as_interrupt
 from pa3dfl.methods import Method, Update
 from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
@@ -105,7 +103,7 @@ class Federation:
         plan, n = self.plan, len(self.task.clients)
         meter = Meter(self.label, plan.rounds, plan.per_round, plan.evaluations(plan.rounds), n)
         meter.skip_to(state.round * plan.per_round + plan.evaluations(state.round) * n)
-        with contextlib.closing(self.engine), meter, _sigterm_as_interrupt():
+        with contextlib.closing(self.engine), meter, sigterm_as_interrupt():
             try:
                 while state.round < plan.rounds and not state.stopped:
                     self.round(state, meter)
@@ -124,7 +122,7 @@ class Federation:
         if not updates:
             raise UserError(f"round {rnd}: none of {len(cohort)} clients answered; {self._saved_round} rounds are kept")
         # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
-        with _deferred_interrupt():
+        with deferred_interrupt():
             good, bad = self.guard.sift(state.server, updates)
             self.engine.tell(bad, state.best_round)
             record: dict[str, Any] = {
@@ -154,7 +152,7 @@ class Federation:
             scores = self.evaluate(state, meter)
             self.judge(state, scores)
             record |= averages(scores) | {"untested": absent(self.members(), {s.client for s in scores})}
-        with _deferred_interrupt():
+        with deferred_interrupt():
             record["seconds"] = time.monotonic() - started
             state.seconds += record["seconds"]
             state.record = record
@@ -213,41 +211,3 @@ def mean_loss(updates: list[Update]) -> float:
 
 def absent(expected: list[Client], answered: set[int]) -> list[int]:
     return [c.id for c in expected if c.id not in answered]
-
-
-@contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[None]:
-    """Ctrl-C and termination wait until the block is done."""
-    pending: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        pending.append(number)
-
-    try:
-        old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: nobody interrupts us there
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-    if pending:
-        raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        old = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
