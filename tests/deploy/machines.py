@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import yaml
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -52,6 +53,10 @@ class Machines:
         data = str(self.folder / f"node-{i}.npz")
         said = {"name": f"node-{i}", "data": data, "capacity": capacity, "folder": str(folder)}
         return said | {"device": "cpu", "threads": "0"} | changes
+
+    def configure(self, **changes: Any) -> None:
+        values = yaml.safe_load(self.site.config.read_text())
+        self.site.config.write_text(yaml.safe_dump(values | changes))
 
     def get_node_ids(self) -> list[int]:
         return list(self.here)

@@ -154,6 +154,23 @@ def test_resume_gives_the_same_bits(method: str, tmp_path: Path) -> None:
     assert same(saved(one).server, saved(machines.site.run).server)
 
 
+def test_a_stranger_at_resume_stays_out(tmp_path: Path) -> None:
+    """All seats are taken by the run that goes on; another node is there, and another key under a known name."""
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=2)
+    machines.train()
+    machines.configure(rounds=3)
+    machines.here[200] = machines.node(0, "1", name="stranger")
+    machines.here[201] = machines.here.pop(102)  # node-2's name with another of Flower's numbers
+    machines.train(resume=True, wait_for=2)
+    assert [r["round"] for r in records(machines.site.run)] == [1, 2, 3]
+    assert "the name 'node-2' belongs to another key" in machines.site.log.read_text()
+    asked = {node for node, order in machines.orders if order["kind"] == "train" and order["round"] == 3}
+    assert asked <= {100, 101}
+    machines.configure(lr=0.5)
+    with pytest.raises(UserError, match="has changed since the run began: only rounds and timeout may"):
+        machines.train(resume=True)
+
+
 class Killed(BaseException):
     pass
 

@@ -104,16 +104,16 @@ class Roll:
             self.seats = [None if s is None else _seat(s) for s in saved["seats"]]
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise UserError(f"{self.file} cannot be read ({e}): start the run anew") from None
-        for seat in self._here.values():
-            self._place(seat)
+        known = {s.name for s in self.seats if s is not None}
+        for node, seat in list(self._here.items()):
+            if seat.name in known:
+                self._settle(node, seat)
+            else:  # asked again once it can be judged
+                del self._here[node]
 
     def nodes(self) -> dict[int, int]:
         online = set(self._meet())
         return {i: s.node for i, s in enumerate(self.seats) if s is not None and s.node in online}
-
-    def name(self, client: int) -> str:
-        seat = self.seats[client]
-        return seat.name if seat else f"seat {client}"
 
     def close(self) -> None:
         """Nodes stay: they belong to others."""
@@ -141,16 +141,26 @@ class Roll:
             other = next((s for s in self._here.values() if s.name == seat.name), None)
             if other is not None and (self.secure or other.node in set(self.grid.get_node_ids())):
                 raise Refused(f"the name {seat.name!r} is taken")
-            if other is not None:
-                del self._here[other.node]
-            self._here[node] = seat
-            if self.seats:
-                self._place(seat)
-        except (Refused, UserError) as e:
-            self._here.pop(node, None)
-            if self._later.get(node, (0.0, ""))[1] != str(e):
-                self.say(f"a node was not let in: {e}")
-            self._later[node] = (time.monotonic() + RETRY_SECONDS, str(e))
+        except Refused as e:
+            self._turn_away(node, str(e))
+            return
+        if other is not None:
+            del self._here[other.node]
+        self._here[node] = seat
+        if self.seats:
+            self._settle(node, seat)
+
+    def _settle(self, node: int, seat: Seat) -> None:
+        try:
+            self._place(seat)
+        except Refused as e:
+            del self._here[node]
+            self._turn_away(node, str(e))
+
+    def _turn_away(self, node: int, reason: str) -> None:
+        if self._later.get(node, (0.0, ""))[1] != reason:
+            self.say(f"a node was not let in: {reason}")
+        self._later[node] = (time.monotonic() + RETRY_SECONDS, reason)
 
     def _place(self, seat: Seat) -> None:
         """A node that comes back, or comes late, gets its seat or a free one."""

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 
 from pa3dfl.api import federation_of, finish
-from pa3dfl.assembly import flat, make_method
+from pa3dfl.assembly import configure, flat, make_method
 from pa3dfl.checkpoint import write_atomically
-from pa3dfl.config import Config
+from pa3dfl.config import Config, read_yaml
 from pa3dfl.deploy.parts import NOBODY, seat_widths, server_task
 from pa3dfl.deploy.roll import Roll, Seat
 from pa3dfl.deploy.site import Site, site_config
@@ -53,7 +54,11 @@ def train(grid: Grid, site: Site, resume: bool, wanted: int, patience: float) ->
     config = site_config(site)
     torch.set_num_threads(config.threads)
     directory = RunDirectory(site.run)
-    if not resume:
+    if resume:
+        began = configure(read_yaml(directory.config))
+        if replace(began, rounds=config.rounds).hash() != config.hash():
+            raise UserError(f"{site.config} has changed since the run began: only rounds and timeout may")
+    else:
         site.run.mkdir(parents=True)
         directory.write_config(flat(config))
 
