@@ -73,6 +73,7 @@ class Live:
 
     def train(self, *flags: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
+        self.site.log.unlink(missing_ok=True)  # so that nobody takes an earlier training's words for this one's
         words = pa3dfl("deploy", "train", "site", *flags)
         return subprocess.Popen(words, cwd=self.folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
 
