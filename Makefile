@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test test-deploy bench lint format clean
 
 $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Python 3.11 or newer is needed; say make PYTHON=python3.11')"
@@ -19,6 +19,9 @@ demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
+
+test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine: half an hour on two cores
+	$(BIN)/python -m pytest -m deploy tests/deploy
 
 bench: $(VENV)/.ready $(PEERS)/.ready  ## this library beside others; BENCH=--short for a trial
 	$(BIN)/python -m benchmarks.cpu $(BENCH)

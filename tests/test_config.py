@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pa3dfl import api, methods
+from pa3dfl.assembly import flat
 from pa3dfl.config import Config, coerce, preset, read_yaml, resolve
 from pa3dfl.data import NAMES
 from pa3dfl.errors import UserError
@@ -112,7 +113,7 @@ def test_the_default_folder_names_the_run(setting: str, slug: str) -> None:
 
 def test_configure_twice_changes_nothing() -> None:
     once = api.configure({"data": "cifar100", "method": "fedavg", "setting": "ideal"})
-    assert api.configure(api._flat(once)) == once
+    assert api.configure(flat(once)) == once
 
 
 # --- None is not given ---

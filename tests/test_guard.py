@@ -1,5 +1,7 @@
 """The guard: an update that is not what was asked for is rejected with a reason, and the round goes on."""
 
+import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.guard import Guard, objection
+from pa3dfl.guard import LARGEST_NORM, Guard, objection
 from pa3dfl.methods import Update, find
 from pa3dfl.tree import Tree, wire
 
@@ -68,6 +70,62 @@ def test_nothing_outside_the_specification_gets_in(tree: dict[Any, Any]) -> None
         and all(bool(torch.isfinite(v).all()) for v in tree.values())
     )
     assert (objection(tree, SPEC) is None) == fits
+
+
+def test_bounds() -> None:
+    at_the_bound = {"w": torch.zeros(2, 3), "b": torch.tensor([LARGEST_NORM, 0.0])}
+    assert objection(at_the_bound, SPEC) is None
+    for value, reason in ((2e6, "norm 2e+06 is beyond 1e+06"), (1e30, "norm inf is beyond 1e+06")):
+        assert objection({"w": torch.zeros(2, 3), "b": torch.tensor([0.0, -value])}, SPEC) == reason
+
+
+def mutated(tree: Tree, rng: random.Random) -> dict[Any, Any]:
+    """A tree with up to three things done to it, some of them harmless."""
+    out: dict[Any, Any] = dict(tree)
+    for _ in range(rng.randint(0, 3)):
+        k = rng.choice(sorted(out, key=str)) if out else "w"
+        v = out.get(k)
+        if not isinstance(v, torch.Tensor) or v.numel() == 0:
+            out[k] = rng.choice([None, 1.0, "w", torch.empty(0)])
+            continue
+        kind = rng.choice(["value", "shape", "dtype", "drop", "key", "type", "view"])
+        if kind == "value":
+            v = out[k] = v.clone(memory_format=torch.contiguous_format)
+            number = rng.choice([0.0, -3.0, 1e3, 1e5, 1e30, -1e38, math.nan, math.inf, -math.inf])
+            if v.is_floating_point():
+                v.view(-1)[rng.randrange(v.numel())] = number
+        elif kind == "shape":
+            out[k] = rng.choice(
+                [v.flatten(), v.flatten()[:1], v.sum(), v[None], v.expand(2, *v.shape), v.flatten()[:0]]
+            )
+        elif kind == "dtype":
+            out[k] = v.to(rng.choice([torch.float64, torch.float32, torch.float16, torch.int64, torch.bool]))
+        elif kind == "drop":
+            del out[k]
+        elif kind == "key":
+            out[rng.choice([f"{k} ", f"{k}{k}", "", 3, None, ("w",), k])] = v
+        elif kind == "type":
+            out[k] = rng.choice([None, v.tolist(), v.numpy(), "tensor", {}, 1])
+        else:
+            out[k] = v.t().clone(memory_format=torch.contiguous_format).t() if v.ndim == 2 else v.flatten()
+    return out
+
+
+def test_ten_thousand_trees() -> None:
+    """No exception, and what gets in is what the specification says, to the last bound."""
+    rng, accepted = random.Random(0), 0
+    for _ in range(10_000):
+        tree = mutated(honest(), rng)
+        reason = objection(tree, SPEC)
+        fits = (
+            tree.keys() == SPEC.keys()
+            and all(isinstance(v, torch.Tensor) for v in tree.values())
+            and all((tuple(tree[k].shape), tree[k].dtype) == SPEC[k] for k in SPEC)
+            and math.sqrt(sum(float(v.double().square().sum()) for v in tree.values())) <= LARGEST_NORM
+        )
+        assert (reason is None) == fits, (tree, reason)
+        accepted += fits
+    assert 1_000 < accepted < 9_000  # both sides were tried
 
 
 @pytest.mark.parametrize("name", ["pa3dfl", "fedavg"])

@@ -65,7 +65,7 @@ def test_shapes_follow_the_width(method: Method, make_task: Make) -> None:
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     downs = method.download(task, server, task.clients, 1)
     for client, down in zip(task.clients, downs, strict=True):
-        private = private_of(method, task, {}, client)
+        private = private_of(method, task, None, client)
         start, fixed = method.begin(task, client, wire(down), private)
         for candidate in method.personal(task, client.width, start, start, fixed).values():
             if type(method).predict is Method.predict:

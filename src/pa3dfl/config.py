@@ -52,6 +52,9 @@ class Config:
     p_min: str | None = _field(None, "the narrowest width; default 1/16, in the ideal setting 1/8", WHO)
     clients: int | None = _field(None, "how many there are; default 100, or as many as the data names", WHO)
     per_round: int = _field(20, "how many are sampled in each round", WHO)
+    robust: str = _field(
+        "mean", "what liars are met with: see docs/deploy.md", WHO, ("mean", "median", "trimmed", "clip")
+    )
     partition: str | None = _field(None, "who owns which rows", WHO, KINDS)
     dirichlet_alpha: float | None = _field(None, "α of Dirichlet(α·p*): small is more skewed", WHO)
     classes_per_client: int | None = _field(None, "classes of each client in partition 'classes'", WHO)
@@ -69,7 +72,9 @@ class Config:
     patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)
     select: str = _field("accuracy", "validation measure that picks a client's model", TEST, ("accuracy", "loss"))
 
-    engine: str = _field("auto", "how local work is done", WHERE, ("auto", "sequential", "threaded", "captured"))
+    engine: str = _field(
+        "auto", "how local work is done", WHERE, ("auto", "sequential", "threaded", "captured", "flower")
+    )
     device: str = _field("auto", "auto, cpu or cuda", WHERE)
     precision: str = _field(
         "auto",
@@ -79,6 +84,7 @@ class Config:
     )
     threads: int = _field(0, "CPU threads; 0 for all cores. Results are bit-identical for equal counts only", WHERE)
     checkpoint_every: int = _field(1, "rounds between checkpoints: what a crash can cost", WHERE)
+    timeout: float = _field(3600.0, "seconds that clients have for an answer; engine flower only", WHERE)
     data_dir: str | None = _field(None, "where to look for data first", WHERE)
     out: str | None = _field(None, "run directory; default runs/DATA-SETTING-METHOD-SEED", WHERE)
 
@@ -95,7 +101,7 @@ class Config:
                 raise UserError(f"{name} is {value}: expected at least {least}")
         if self.threads > 1024:
             raise UserError(f"threads is {self.threads}: expected at most 1024")
-        for name in ("lr", "lr_decay", "dirichlet_alpha", "patience"):
+        for name in ("lr", "lr_decay", "dirichlet_alpha", "patience", "timeout"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UserError(f"{name} is {value}: expected a number above 0")
@@ -117,7 +123,7 @@ class Config:
 
     def hash(self) -> str:
         """Equal for runs that must give equal numbers."""
-        irrelevant = {"out", "data_dir", "checkpoint_every"}
+        irrelevant = {"out", "data_dir", "checkpoint_every", "timeout"}
         relevant = {k: v for k, v in dataclasses.asdict(self).items() if k not in irrelevant}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:12]
 

@@ -1,22 +1,22 @@
 """The federation: rounds of sampling, training, guarding, aggregating and testing, until the end or a stop."""
 
 import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pa3dfl.checkpoint import Store
 from pa3dfl.engines import Engine, Score
+from pa3dfl.errors import UserError
 from pa3dfl.guard import Guard
-from pa3dfl.methods import Method
+from pa3dfl.interrupts import deferred_interrupt, sigterm_as_interrupt
+from pa3dfl.methods import Method, Update
 from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
 from pa3dfl.rng import numpy_generator
+from pa3dfl.robust import robust
 from pa3dfl.sizes import shares
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes
@@ -33,6 +33,7 @@ class Plan:
     select: str
     checkpoint_every: int
     eval_clients: int = 0
+    robust: str = "mean"
 
     def evaluates(self, rnd: int) -> bool:
         return rnd % self.eval_every == 0 or rnd == self.rounds
@@ -106,7 +107,7 @@ class Federation:
         plan, n = self.plan, len(self.tested())
         meter = Meter(self.label, plan.rounds, plan.per_round, plan.evaluations(plan.rounds), n)
         meter.skip_to(state.round * plan.per_round + plan.evaluations(state.round) * n)
-        with meter, _sigterm_as_interrupt():
+        with contextlib.closing(self.engine), meter, sigterm_as_interrupt():
             try:
                 while state.round < plan.rounds and not state.stopped:
                     self.round(state, meter)
@@ -122,20 +123,29 @@ class Federation:
         started = time.monotonic()
         cohort = self.sample(rnd)
         updates = self.engine.train(method, task, state.server, state.private, cohort, rnd, meter.tick)
+        if not updates:
+            raise UserError(f"round {rnd}: none of {len(cohort)} clients answered; {self._saved_round} rounds are kept")
         # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
-        with _deferred_interrupt():
+        with deferred_interrupt():
             good, bad = self.guard.sift(state.server, updates)
+            self.engine.tell(bad, state.best_round)
             record: dict[str, Any] = {
                 "round": rnd,
-                "train_loss": sum(u.loss for u in updates) / len(updates),
+                "train_loss": mean_loss(good or updates),
                 "lr": task.local.rate(rnd),
                 "participants": [u.client.id for u in good],
                 "rejected": [asdict(r) for r in bad],
+                "missing": absent(cohort, {u.client.id for u in updates}),
                 "bytes_down": sum(u.bytes_down for u in updates),
                 "bytes_up": sum(nbytes(u.tree) for u in updates),
             }
             if good:
                 kept = {u.client.id: u.private for u in good if u.private}
+                if self.plan.robust != "mean":
+                    by_id = dict(
+                        zip([c.id for c in cohort], method.download(task, state.server, cohort, rnd), strict=True)
+                    )
+                    good = robust(self.plan.robust, [by_id[u.client.id] for u in good], good)
                 state.server = method.aggregate(task, state.server, good, rnd)
                 state.private |= kept
                 self._unsaved |= kept.keys()
@@ -145,8 +155,8 @@ class Federation:
         if self.plan.evaluates(rnd):
             scores = self.evaluate(state, meter)
             self.judge(state, scores)
-            record |= averages(scores)
-        with _deferred_interrupt():
+            record |= averages(scores) | {"untested": absent(self.members(), {s.client for s in scores})}
+        with deferred_interrupt():
             record["seconds"] = time.monotonic() - started
             state.seconds += record["seconds"]
             state.record = record
@@ -158,20 +168,30 @@ class Federation:
 
     def sample(self, rnd: int) -> list[Client]:
         """Uniformly without replacement, in the order of their ids."""
-        clients = self.task.clients
+        clients = self.members()
         rng = numpy_generator(self.task.seed, "sample", rnd)
         chosen = rng.choice(len(clients), min(self.plan.per_round, len(clients)), replace=False)
         return [clients[i] for i in sorted(chosen)]
 
+    def members(self) -> list[Client]:
+        """Those who have data; where clients are other machines, a seat may still be free."""
+        return [c for c in self.task.clients if c.n]
+
     def evaluate(self, state: State, meter: Meter) -> list[Score]:
         clients, select = self.tested(), self.plan.select
-        return self.engine.evaluate(
+        scores = self.engine.evaluate(
             self.method, self.task, state.server, state.private, clients, state.round, select, meter.tick
         )
+        if not scores:
+            raise UserError(
+                f"test after round {state.round}: none of {len(clients)} clients answered; "
+                f"{self._saved_round} rounds are kept"
+            )
+        return scores
 
     def tested(self) -> list[Client]:
-        """All clients, or a sample that stays the same, so that evaluations can be compared."""
-        clients, n = self.task.clients, self.plan.eval_clients
+        """All members, or a sample that stays the same, so that evaluations can be compared."""
+        clients, n = self.members(), self.plan.eval_clients
         if not 0 < n < len(clients):
             return clients
         chosen = numpy_generator(self.task.seed, "evaluate").choice(len(clients), n, replace=False)
@@ -180,7 +200,9 @@ class Federation:
     def judge(self, state: State, scores: list[Score]) -> None:
         """Keep the best evaluation so far, and stop when there was none for too long."""
         if self.method.best_round_per_client and state.best:
-            scores = [max(old, new, key=lambda s: s.val_accuracy) for old, new in zip(state.best, scores, strict=True)]
+            before = {s.client: s for s in state.best}
+            now = {s.client: max(before.get(s.client, s), s, key=lambda s: s.val_accuracy) for s in scores}
+            scores = [s for _, s in sorted((before | now).items())]
         val = averages(scores)["val_accuracy"]
         if val > state.best_val:
             state.best_val, state.best_round, state.best = val, state.round, scores
@@ -199,39 +221,9 @@ class Federation:
         self._saved_round, self._unsaved = state.round, set()
 
 
-@contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[None]:
-    """Ctrl-C and termination wait until the block is done."""
-    pending: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        pending.append(number)
-
-    try:
-        old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: nobody interrupts us there
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-    if pending:
-        raise KeyboardInterrupt
+def mean_loss(updates: list[Update]) -> float:
+    return sum(u.loss for u in updates) / len(updates)
 
 
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        old = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
+def absent(expected: list[Client], answered: set[int]) -> list[int]:
+    return [c.id for c in expected if c.id not in answered]

@@ -1,4 +1,7 @@
-"""The guard: no update reaches the server's state unless it is what was asked for."""
+"""The guard: no update reaches the server's state unless it is what was asked for.
+
+It checks form, not intent: whoever keeps to the format and the bounds can still lie (see docs/deploy.md).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +14,9 @@ from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+# Trained networks have norms of some hundred. What lies beyond this is damaged or hostile.
+LARGEST_NORM = 1e6
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,14 @@ class Guard:
 
     def sift(self, server: Tree, updates: list[Update]) -> tuple[list[Update], list[Rejected]]:
         """Updates fit for aggregation, sorted by client, and the others with a reason each."""
-        good, bad = [], []
+        good: list[Update] = []
+        bad: list[Rejected] = []
         for update in sorted(updates, key=lambda u: u.client.id):
-            reason = objection(update.tree, self.spec(server, update.client))
+            reason = update.refused or objection(update.tree, self.spec(server, update.client))
             if reason is None and not 0 < update.n <= update.client.n:
                 reason = f"claims {update.n} training rows, declared {update.client.n}"
+            if reason is None and good and good[-1].client.id == update.client.id:
+                reason = "a second update in the same round"
             if reason is None:
                 good.append(update)
             else:
@@ -64,7 +73,13 @@ def objection(tree: Mapping[Any, Any], spec: Spec) -> str | None:
             return f"{name!r} has shape {tuple(value.shape)}, expected {shape}"
         if value.dtype != dtype:
             return f"{name!r} has dtype {value.dtype}, expected {dtype}"
-    if tree and not torch.stack([torch.isfinite(v).all() for v in tree.values()]).all():
-        name = next(k for k, v in tree.items() if not torch.isfinite(v).all())
-        return f"{name!r} has a value that is NaN or infinite"
-    return None
+    if not tree:
+        return None
+    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tree.values())))))
+    if norm <= LARGEST_NORM:
+        return None
+    # Finite values beyond the type's square root have an infinite norm too.
+    broken = [k for k, v in tree.items() if not torch.isfinite(v).all()]
+    if broken:
+        return f"{broken[0]!r} has a value that is NaN or infinite"
+    return f"norm {norm:.3g} is beyond {LARGEST_NORM:g}"

@@ -85,8 +85,7 @@ class RunDirectory:
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
         for s in scores:
-            c, split = task.clients[s.client], task.data.splits[s.client]
-            sizes = (len(split.train), len(split.val), len(split.test))
+            c, sizes = task.clients[s.client], task.data.sizes(s.client)
             rows.writerow(
                 [c.id, float(c.r), c.width, shares[c.width], *sizes, s.val_accuracy, s.test_accuracy, s.alpha]
             )

@@ -26,7 +26,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "value": ((*RUN, "--rounds", "many"), "rounds is 'many': expected a whole number"),
     "value below": ((*RUN, "--rounds", "0"), "rounds is 0: expected at least 1"),
     "negative value": ((*RUN, "--seed", "-1"), "seed is -1: expected at least 0"),
-    "choice": ((*RUN, "--engine", "warp"), "engine is 'warp': expected one of auto, sequential, threaded, captured"),
+    "choice": ((*RUN, "--engine", "warp"), "engine is 'warp': expected one of auto, sequential, threaded"),
     "method": ((*RUN, "--method", "fedavgg"), "unknown method 'fedavgg': expected one of ditto, fedavg,"),
     "method meant": ((*RUN, "--method=fedavgg"), "; did you mean fedavg?"),
     "method of one's own": ((*RUN, "--method", "climine:make"), "'climine:make' is not a subclass of pa3dfl.met"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pa3dfl import api
 from pa3dfl.cli import looking, training
+from pa3dfl.deploy.commands import deploy, predict
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Interrupted
 from pa3dfl.flags import say
@@ -22,6 +23,8 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl methods                       what can be trained
   pa3dfl cost                          multiply-adds, memory, parameters and bytes by method and width
   pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
+  pa3dfl deploy init|server|node|train a federation on real machines, see docs/deploy.md
+  pa3dfl predict MODEL FILE            what a node's own model says of a file's rows
 
 Every command takes --help; those that print a table take --json.
 The shortest complete run: pa3dfl run --rounds 10
@@ -36,6 +39,8 @@ COMMANDS: Mapping[str, Callable[[list[str]], None]] = {
     "methods": looking.list_methods,
     "cost": looking.list_costs,
     "data": looking.describe_data,
+    "deploy": deploy,
+    "predict": predict,
 }
 
 

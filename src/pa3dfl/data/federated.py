@@ -41,6 +41,11 @@ class FederatedData:
         """Row numbers of a client's `train`, `val` or `test` data."""
         return torch.from_numpy(getattr(self.splits[client], part))
 
+    def sizes(self, client: int) -> tuple[int, int, int]:
+        """How many rows a client has to train, validate and test."""
+        s = self.splits[client]
+        return len(s.train), len(s.val), len(s.test)
+
     def batch(self, rows: Tensor, crops: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Inputs and labels; `crops` holds (dy, dx, flip) for each row, see `draw_crops`."""
         x, y = self.raw(rows, crops)
@@ -84,9 +89,7 @@ def federate(
 ) -> FederatedData:  # fmt: skip
     mean = std = None
     if arrays.x.dtype == np.uint8:
-        mean, std = _statistics(arrays, name)
-        shape = (1, -1, *([1] * (arrays.x.ndim - 2)))
-        mean, std = (255 * t.to(device).view(shape) for t in (mean, std))
+        mean, std = (scaled(t, arrays.x.ndim, device) for t in _statistics(arrays, name))
     return FederatedData(
         torch.from_numpy(arrays.x).to(device),
         torch.from_numpy(arrays.y).to(device),
@@ -99,18 +102,28 @@ def federate(
     )
 
 
+def scaled(statistic: Tensor, ndim: int, device: torch.device) -> Tensor:
+    """A channel statistic in units of bytes, shaped to broadcast over rows."""
+    return 255 * statistic.to(device).view(1, -1, *[1] * (ndim - 2))
+
+
 def _statistics(arrays: Arrays, name: str) -> tuple[Tensor, Tensor]:
     if name in STATISTICS:
         known_mean, known_std = STATISTICS[name]
         return torch.tensor(known_mean), torch.tensor(known_std)
-    axes = tuple(i for i in range(arrays.x.ndim) if i != 1)
-    # In float64 and by blocks: a float32 copy of a large set would be four times its size.
-    n, total, squares = 0, np.zeros(arrays.x.shape[1]), np.zeros(arrays.x.shape[1])
-    for block in np.array_split(arrays.x, max(1, len(arrays.x) // 10_000)):
-        values = block.astype(np.float64) / 255
-        n += values.size // values.shape[1]
-        total += values.sum(axes)
-        squares += (values**2).sum(axes)
-    mean = total / n
-    std = np.sqrt(np.maximum(squares / n - mean**2, 1e-6))
+    return mean_and_std(histogram(arrays.x))
+
+
+def histogram(x: np.ndarray) -> np.ndarray:
+    """(channels, 256): how often each byte occurs. Whole numbers: parts of the data add up to it exactly."""
+    counts = [np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])]
+    return np.stack(counts).astype(np.int64)
+
+
+def mean_and_std(counts: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Of each channel's bytes, as shares of 255."""
+    values = np.arange(256) / 255
+    n = counts.sum(1)
+    mean = counts @ values / n
+    std = np.sqrt(np.maximum(counts @ values**2 / n - mean**2, 1e-6))
     return torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32)

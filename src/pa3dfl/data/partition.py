@@ -38,7 +38,8 @@ def partition(
         present = int(owner.max()) + 1
         if present != clients:
             raise UserError(f"partition 'natural': the data has {present} clients; say --clients {present}")
-        return [rng.permutation(np.flatnonzero(owner == i)) for i in range(clients)]
+        # In the order of the data: an owner that has only its own rows, elsewhere, must split them alike.
+        return [np.flatnonzero(owner == i) for i in range(clients)]
     if kind == "iid":
         return np.array_split(rng.permutation(len(y)), clients)
     if kind == "dirichlet":
@@ -49,16 +50,12 @@ def partition(
 
 
 class Splits(Sequence[Split]):
-    """0.8 / 0.1 / 0.1 of each client's rows at random, unstratified; made when asked for, as most of many never are."""
+    """Each client's rows split; made when asked for, as most of many never are."""
 
     def __init__(self, rows: Sequence[np.ndarray], seed: int) -> None:
         self.rows, self.seed = rows, seed
         for i, mine in enumerate(rows):
-            if len(mine) < 3:
-                raise UserError(
-                    f"client {i} would own {len(mine)} rows: at least 3 are needed to train, validate and test; "
-                    "use fewer --clients or a milder --partition"
-                )
+            _check_size(i, mine)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,20 +63,36 @@ class Splits(Sequence[Split]):
     def __getitem__(self, i: Any) -> Any:
         if not 0 <= i < len(self):
             raise IndexError(i)
-        mine = numpy_generator(self.seed, "split", i).permutation(self.rows[i])
-        held_out = self.held_out(i)
-        return Split(*np.split(mine, [len(mine) - 2 * held_out, len(mine) - held_out]))
-
-    def held_out(self, i: int) -> int:
-        """How many rows a client has for validation, and as many for its test."""
-        return max(1, len(self.rows[i]) // 10)
+        return split_one(i, self.rows[i], self.seed)
 
     def trained(self, i: int) -> int:
-        return len(self.rows[i]) - 2 * self.held_out(i)
+        """How many rows a client trains on."""
+        return len(self.rows[i]) - 2 * _held_out(self.rows[i])
 
 
 def split(rows: Sequence[np.ndarray], seed: int) -> Splits:
     return Splits(rows, seed)
+
+
+def split_one(client: int, rows: np.ndarray, seed: int) -> Split:
+    """0.8 / 0.1 / 0.1 of a client's rows at random, unstratified."""
+    _check_size(client, rows)
+    rows = numpy_generator(seed, "split", client).permutation(rows)
+    held_out = _held_out(rows)
+    return Split(*np.split(rows, [len(rows) - 2 * held_out, len(rows) - held_out]))
+
+
+def _held_out(rows: np.ndarray) -> int:
+    """How many rows a client has for validation, and as many for its test."""
+    return max(1, len(rows) // 10)
+
+
+def _check_size(client: int, rows: np.ndarray) -> None:
+    if len(rows) < 3:
+        raise UserError(
+            f"client {client} would own {len(rows)} rows: at least 3 are needed to train, validate and test; "
+            "use fewer --clients or a milder --partition"
+        )
 
 
 def label_counts(rows: list[np.ndarray], y: np.ndarray, classes: int) -> np.ndarray:

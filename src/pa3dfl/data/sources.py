@@ -230,6 +230,17 @@ def _list(items: Iterable[object]) -> str:
     return ", ".join(map(str, items))
 
 
+def load_own(path: Path) -> Arrays:
+    """One client's rows of a larger whole: some classes may be missing, or all but one."""
+    if not os.path.isfile(path):
+        raise UserError(f"there is no file {path}: expected a .npz with arrays x and y")
+    arrays = read_npz(path, ("x", "y"), optional=("client",))
+    x = features(arrays["x"], path)
+    y = labels(arrays["y"], len(x), path)
+    client = arrays.get("client")
+    return Arrays(x, y, int(y.max()) + 1, None if client is None else owners(client, len(x), path))
+
+
 def _load_user(data: str) -> Arrays:
     path = Path(os.path.expanduser(data))  # which, unlike pathlib's, leaves an unknown ~user as it is
     if path.suffix != ".npz":
@@ -238,12 +249,10 @@ def _load_user(data: str) -> Arrays:
         raise UserError(f"unknown data {data!r}{guess}: expected {_list(NAMES)}, or the path of a .npz")
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path}: expected a .npz with arrays x, y and optionally client")
-    arrays = read_npz(path, ("x", "y"), optional=("client",))
-    x = features(arrays["x"], path)
-    y = labels(arrays["y"], len(x), path)
+    arrays = load_own(path)
+    y = arrays.y
     if (y == y[0]).all():
         raise UserError(f"{path} has only the label {y[0]} in y: at least 2 classes are needed")
     if y.max() >= len(y):  # row or category numbers taken for labels would size the models' last layer
         raise UserError(f"{path} has the label {y.max()} in only {len(y)} rows: renumber labels as 0..K-1")
-    client = arrays.get("client")
-    return Arrays(x, y, int(y.max()) + 1, None if client is None else owners(client, len(x), path))
+    return arrays

@@ -1,9 +1,10 @@
 """What the federation asks of an engine."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from pa3dfl.guard import Rejected
 from pa3dfl.methods import Method, Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
@@ -23,9 +24,10 @@ class Score:
     alpha: float
 
 
-class Engine(Protocol):
+class Engine(ABC):
     name: str
 
+    @abstractmethod
     def train(
         self,
         method: Method,
@@ -36,9 +38,13 @@ class Engine(Protocol):
         rnd: int,
         tick: Tick,
     ) -> list[Update]:
-        """Local training of a cohort. Changes neither the server's nor any private state."""
-        ...
+        """Local training of a cohort: an update of everybody who answered. Changes no state of server or clients.
 
+        What an update has in `private` comes back in `private` once the update was accepted: it is the state
+        itself, or what the engine needs to find it again where clients are other machines.
+        """
+
+    @abstractmethod
     def evaluate(
         self,
         method: Method,
@@ -50,5 +56,10 @@ class Engine(Protocol):
         select: str,
         tick: Tick,
     ) -> list[Score]:
-        """Every client's personal model, chosen on its validation data and tested on its test data."""
-        ...
+        """The personal models of all who answered, chosen on validation data and tested on test data."""
+
+    def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027
+        """What became of the last updates, and which test was best so far, for engines that have somebody to tell."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what the engine holds: processes, connections."""

@@ -60,7 +60,10 @@ class Captured(Sequential):
             for i, client in enumerate(cohort):
                 down, downs[i] = wire(downs[i]), {}
                 received[client.id] = nbytes(down)
-                yield client, *method.begin(task, client, down, private_of(method, task, private, client))
+                yield (
+                    client,
+                    *method.begin(task, client, down, private_of(method, task, private.get(client.id), client)),
+                )
 
         updates, losses = [], []
         for client, program in self._beside(method, task, jobs(), lambda p, c: p.train(c, rnd, "train")):
@@ -91,7 +94,12 @@ class Captured(Sequential):
             for at in range(0, len(clients), CHUNK):
                 chunk = clients[at : at + CHUNK]
                 for client, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
-                    yield client, *method.begin(task, client, wire(down), private_of(method, task, private, client))
+                    yield (
+                        client,
+                        *method.begin(
+                            task, client, wire(down), private_of(method, task, private.get(client.id), client)
+                        ),
+                    )
 
         def work(program: Program, client: Client) -> None:
             if method.trains_to_test:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from pa3dfl.engines import local
-from pa3dfl.engines.base import Score, Tick
+from pa3dfl.engines.base import Engine, Score, Tick
 from pa3dfl.methods import Method, Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes, wire
@@ -16,7 +16,7 @@ T = TypeVar("T")
 CHUNK = 20
 
 
-class Sequential:
+class Sequential(Engine):
     name = "sequential"
     chunk = CHUNK
 
@@ -40,10 +40,7 @@ class Sequential:
         def work(i: int) -> Update:
             client = cohort[i]
             down, downs[i] = wire(downs[i]), {}
-            start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
-            trained, loss = self.train_client(method, task, client, start, fixed, rnd, "train")
-            upload, keep = method.finish(task, client.width, trained, fixed)
-            return Update(client, wire(upload), client.n, wire(keep), loss, nbytes(down))
+            return self.train_one(method, task, client, down, private.get(client.id), rnd)
 
         return self.each(work, cohort, tick)
 
@@ -64,13 +61,8 @@ class Sequential:
             downs = method.download(task, server, chunk, rnd)
 
             def work(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> Score:
-                client = chunk[i]
-                start, fixed = method.begin(task, client, wire(downs[i]), private_of(method, task, private, client))
-                trained = start
-                if method.trains_to_test:
-                    trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
-                candidates = method.personal(task, client.width, start, trained, fixed)
-                return local.score(method, task, client, candidates, select)
+                own = private.get(chunk[i].id)
+                return self.test_one(method, task, chunk[i], wire(downs[i]), own, rnd, select)[0]
 
             scores += self.each(work, chunk, tick)
         return scores
@@ -83,8 +75,29 @@ class Sequential:
             tick()
         return results
 
+    def train_one(
+        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int
+    ) -> Update:
+        """A client's round, from what it received; `private` is None before its first."""
+        start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
+        trained, loss = self.train_client(method, task, client, start, fixed, rnd, "train")
+        upload, keep = method.finish(task, client.width, trained, fixed)
+        return Update(client, wire(upload), client.n, wire(keep), loss, nbytes(down))
 
-def private_of(method: Method, task: Task, private: Mapping[int, Tree], client: Client) -> Tree:
-    if client.id in private:
-        return private[client.id]
+    def test_one(
+        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int, select: str
+    ) -> tuple[Score, Tree]:
+        """A client's test, and the model that was chosen for it."""
+        start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
+        trained = start
+        if method.trains_to_test:
+            trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
+        candidates = method.personal(task, client.width, start, trained, fixed)
+        score = local.score(method, task, client, candidates, select)
+        return score, candidates[score.alpha]
+
+
+def private_of(method: Method, task: Task, private: Tree | None, client: Client) -> Tree:
+    if private is not None:
+        return private
     return {k: v.to(task.device, task.dtype) for k, v in method.init_client(task, client).items()}

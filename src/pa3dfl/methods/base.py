@@ -34,6 +34,8 @@ class Update:
     private: Tree
     loss: float
     bytes_down: int
+    refused: str | None = None
+    """Why the engine could not take what the client sent; then the tree is empty."""
 
 
 def option(

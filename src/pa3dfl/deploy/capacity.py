@@ -1,0 +1,44 @@
+"""What a node can afford, in its own words, as a share r of the full model."""
+
+import re
+from fractions import Fraction
+
+from pa3dfl.assembly import known, make_method, make_model
+from pa3dfl.capacity import parse_ratio
+from pa3dfl.config import Config
+from pa3dfl.cost import cost, widths
+from pa3dfl.errors import UserError
+
+_UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kmac": 1e3, "mmac": 1e6, "gmac": 1e9}
+_BUDGET = re.compile(r"([0-9.]+)\s*([kmg](?:b|mac))", re.IGNORECASE)
+
+
+def check_capacity(text: str) -> None:
+    """Refuse early what no model can make sense of."""
+    if not _BUDGET.fullmatch(text.strip()):
+        try:
+            parse_ratio(text, "capacity")
+        except UserError as e:
+            raise UserError(f"{e}; or a budget such as 20MB (parameters) or 300Mmac (multiply-adds a batch)") from None
+
+
+def share_of(text: str, config: Config, shape: tuple[int, ...], classes: int) -> Fraction:
+    """A share as it stands; a budget as the square of the widest model that keeps to it.
+
+    Bytes are those of the parameters that are trained, multiply-adds those of one batch forward through the
+    encoder: the columns of `pa3dfl cost`.
+    """
+    found = _BUDGET.fullmatch(text.strip())
+    if found is None:
+        return parse_ratio(text, "capacity")
+    budget, unit = float(found[1]) * _UNITS[found[2].lower()], found[2].lower()
+    method, p_min = make_method(config), config.narrowest()
+    model = make_model(known(config.model), method, shape, classes, p_min)
+    needs = [
+        (Fraction(c["width"]), 4 * c["parameters"] if unit.endswith("b") else c["encoder_multiply_adds"])
+        for c in cost(method, model, p_min, config.batch, widths(p_min))
+    ]
+    fitting = [width for width, need in needs if need <= budget]
+    if not fitting:
+        raise UserError(f"capacity {text} is below the narrowest model: width {p_min} needs {needs[0][1]:,.0f}")
+    return max(fitting) ** 2

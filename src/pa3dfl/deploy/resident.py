@@ -1,0 +1,134 @@
+"""A node's side of a deployment: one client, its data file, its disk. Every message is a process of its own."""
+
+import json
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+
+from pa3dfl.assembly import configure, make_method
+from pa3dfl.config import Config
+from pa3dfl.data import Arrays, histogram, load_own, split_one
+from pa3dfl.data.federated import STATISTICS
+from pa3dfl.deploy.capacity import share_of
+from pa3dfl.deploy.parts import Common, node_task
+from pa3dfl.engines import Score, engine_of
+from pa3dfl.engines.flower.engine import content, record
+from pa3dfl.engines.flower.node import Workplace, answer
+from pa3dfl.engines.flower.shelf import Shelf
+from pa3dfl.engines.flower.wire import Facts, Refused
+from pa3dfl.engines.sequential import Sequential
+from pa3dfl.errors import UserError
+from pa3dfl.personal import describe, write_card, write_tensors
+from pa3dfl.task import Client
+from pa3dfl.tree import Tree
+
+
+def on_message(message: Message, context: Context) -> Message:
+    resident = Resident(dict(context.node_config))
+    try:
+        order, blob = content(message)
+        facts, reply = resident.introduce(order) if order["kind"] == "who" else answer(resident, order, blob)
+    except (UserError, Refused) as e:
+        facts, reply = {"error": str(e)}, b""
+    if "error" in facts:
+        print(f"pa3dfl: {facts['error']}", file=sys.stderr, flush=True)
+    return Message(record(facts, reply), reply_to=message)
+
+
+class Resident:
+    def __init__(self, node: dict[str, Any]) -> None:
+        self.node, self.folder = node, Path(str(node["folder"]))
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        return load_own(Path(str(self.node["data"])))
+
+    def config(self, order: Facts) -> Config:
+        config = configure(order["config"] | {"device": str(self.node["device"])})
+        config = replace(config, threads=int(self.node["threads"]) or config.threads)
+        torch.set_num_threads(config.threads)
+        return config
+
+    def introduce(self, order: Facts) -> tuple[Facts, bytes]:
+        """All that a node says of its data. How often each byte occurs is asked only where it is not known already."""
+        config, x = self.config(order), self.arrays.x
+        images = x.dtype == np.uint8
+        parts = split_one(0, np.arange(len(x)), config.seed)
+        shape = tuple(x.shape[1:])
+        return {
+            "name": str(self.node["name"]),
+            "r": str(share_of(str(self.node["capacity"]), config, shape, max(2, self.arrays.classes))),
+            "sizes": [len(parts.train), len(parts.val), len(parts.test)],
+            "shape": list(shape),
+            "classes": self.arrays.classes,
+            "bytes": images,
+            "histogram": histogram(x).tolist() if images and config.data not in STATISTICS else None,
+        }, b""
+
+    def workplace(self, order: Facts) -> Workplace:
+        if order["rejected"]:
+            print(f"pa3dfl: the server rejected our last answer: {order['rejected']}", file=sys.stderr, flush=True)
+        config = self.config(order)
+        common, widths = Common.of(order["common"]), [Fraction(w) for w in order["widths"]]
+        r = Fraction(order["shares"][order["client"]])
+        task = node_task(config, common, self.arrays, order["client"], widths, r)
+        worker = engine_of("sequential", task.device)
+        assert isinstance(worker, Sequential)
+        return Workplace(make_method(config), task, worker, Shelf(self.state(order), keep=3))
+
+    def state(self, order: Facts) -> Path:
+        token = str(order["run"])
+        if not token.isalnum():  # it becomes a folder
+            raise Refused(f"run {token[:40]!r} is not a name")
+        return self.folder / "state" / token
+
+    def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
+        """Every test may turn out to be the best: its model stays until a better one is known."""
+        folder, rnd = self.models(order), order["round"]
+        config = self.config(order)
+        card = describe(place.method, place.task, client, dict(config.options), config.method)
+        card |= {"client": client.id, "round": rnd, "file": f"model.{rnd}.safetensors"}
+        card |= {"val_accuracy": score.val_accuracy, "test_accuracy": score.test_accuracy, "alpha": score.alpha}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_tensors(folder / card["file"], model)
+            (folder / f"{rnd}.json").write_text(json.dumps(card))
+            cards = self.cards(order)
+            best = self.choose(cards, order["best"], place.method.best_round_per_client)
+            self.publish(order, best or card)
+            for old in cards:
+                if old["round"] not in (rnd, (best or card)["round"]):
+                    (folder / f"{old['round']}.json").unlink(missing_ok=True)
+                    (folder / old["file"]).unlink(missing_ok=True)
+        except OSError as e:
+            raise UserError(f"the model could not be written to {folder}: {e.strerror}") from None
+
+    def conclude(self, order: Facts) -> None:
+        chosen = self.choose(self.cards(order), order["round"], order["own"])
+        if chosen is None:
+            raise UserError(f"this node was not tested in round {order['round']}: its newest model stays")
+        self.publish(order, chosen)
+
+    def choose(self, cards: list[dict[str, Any]], best: int, own: bool) -> dict[str, Any] | None:
+        """The model of the federation's best test, or of this node's own."""
+        if own:
+            return max(cards, key=lambda c: (c["val_accuracy"], -c["round"]), default=None)
+        return next((c for c in cards if c["round"] == best), None)
+
+    def publish(self, order: Facts, card: dict[str, Any]) -> None:
+        """Name it as the node's model; the file stays where it is."""
+        file = (self.models(order) / card["file"]).relative_to(self.folder)
+        write_card(self.folder, card | {"file": str(file)})
+
+    def models(self, order: Facts) -> Path:
+        return self.state(order) / "models"
+
+    def cards(self, order: Facts) -> list[dict[str, Any]]:
+        return [json.loads(p.read_text()) for p in sorted(self.models(order).glob("*.json"))]

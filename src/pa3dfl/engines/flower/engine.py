@@ -1,0 +1,197 @@
+"""The engine whose clients are Flower's nodes. Flower carries messages; it neither samples nor averages."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from pa3dfl.engines.base import Engine, Score, Tick
+from pa3dfl.engines.flower.wire import Facts, Refused, number, pack, read_facts, room, unpack, whole, write_facts
+from pa3dfl.engines.sequential import CHUNK
+from pa3dfl.guard import Guard, Rejected, Spec
+from pa3dfl.methods import Method, Update
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree, nbytes
+
+POLL_SECONDS = 0.1
+RECORD, RECEIPT = "pa3dfl", "round"
+# A node that died is missing, one whose program failed has answered badly.
+GONE = (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+
+Order = tuple[Client, Facts, Tree]
+Answer = tuple[Client, Message]
+
+
+class Network(Protocol):
+    """The nodes, and who is who."""
+
+    @property
+    def grid(self) -> Grid: ...
+
+    def nodes(self) -> dict[int, int]:
+        """Flower's number of the node that each reachable client is on."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Flower(Engine):
+    name = "flower"
+
+    def __init__(self, network: Network, setup: Facts, timeout: float) -> None:
+        self.network, self.setup, self.timeout = network, setup, timeout
+        self._guards: dict[Task, Guard] = {}
+        self._verdicts: dict[int, str] = {}
+        self._best = 0
+
+    def train(
+        self,
+        method: Method,
+        task: Task,
+        server: Tree,
+        private: Mapping[int, Tree],
+        cohort: Sequence[Client],
+        rnd: int,
+        tick: Tick,
+    ) -> list[Update]:
+        downs = method.download(task, server, cohort, rnd)
+        sizes = {c.id: nbytes(down) for c, down in zip(cohort, downs, strict=True)}
+        orders = [(c, self._order("train", c, private, rnd), d) for c, d in zip(cohort, downs, strict=True)]
+        guard = self._guards.setdefault(task, Guard(method, task))
+        updates = []
+        for client, reply in self._ask(orders, tick):
+            try:
+                update = update_of(client, rnd, reply, guard.spec(server, client), task.device)
+            except Refused as e:
+                update = Update(client, {}, 0, {}, math.nan, 0, str(e))
+            update.bytes_down = sizes[client.id]
+            updates.append(update)
+        return updates
+
+    def evaluate(
+        self,
+        method: Method,
+        task: Task,
+        server: Tree,
+        private: Mapping[int, Tree],
+        clients: Sequence[Client],
+        rnd: int,
+        select: str,
+        tick: Tick,
+    ) -> list[Score]:
+        def orders() -> Iterable[Order]:
+            for at in range(0, len(clients), CHUNK):
+                chunk = clients[at : at + CHUNK]
+                for c, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
+                    yield c, self._order("test", c, private, rnd) | {"select": select}, down
+
+        scores: dict[int, Score] = {}
+        for client, reply in self._ask(orders(), tick):
+            try:
+                scores.setdefault(client.id, score_of(client, rnd, reply))
+            except Refused as e:
+                self._verdicts[client.id] = f"round {rnd}: test: {e}"
+        return [scores[i] for i in sorted(scores)]
+
+    def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:
+        self._verdicts |= {r.client: r.reason for r in rejected}
+        self._best = best_round
+
+    def conclude(self, task: Task, best_round: int, per_client: bool) -> list[int]:
+        """Have all nodes keep the model of the best test (or of their own best); returns those who did."""
+        self._best = best_round
+        members = [c for c in task.clients if c.n]
+        orders: list[Order] = [(c, self._order("keep", c, {}, best_round) | {"own": per_client}, {}) for c in members]
+        return [client.id for client, reply in self._ask(orders, lambda: None) if not failed(reply)]
+
+    def close(self) -> None:
+        self.network.close()
+
+    def _order(self, kind: str, client: Client, private: Mapping[int, Tree], rnd: int) -> Facts:
+        mine = private.get(client.id)
+        return self.setup | {
+            "kind": kind,
+            "client": client.id,
+            "round": rnd,
+            "receipt": None if mine is None else int(mine[RECEIPT]),
+            "rejected": self._verdicts.pop(client.id, None),
+            "best": self._best,
+        }
+
+    def _ask(self, orders: Iterable[Order], tick: Tick) -> list[Answer]:
+        """Replies that came in time, in the order of clients; a node that is not there is not waited for."""
+        grid, nodes, deadline = self.network.grid, self.network.nodes(), time.monotonic() + self.timeout
+        asked: dict[str, Client] = {}
+        for client, facts, tree in orders:
+            if client.id in nodes:
+                message = Message(record(facts, pack(tree)), nodes[client.id], "query", ttl=self.timeout)
+                asked |= {i: client for i in grid.push_messages([message]) if i}
+        pending, answers = set(asked), []
+        while pending and time.monotonic() < deadline:
+            for reply in grid.pull_messages(list(pending)):
+                about = reply.metadata.reply_to_message_id
+                if about in asked and not (reply.has_error() and reply.error.code in GONE):
+                    answers.append((asked[about], reply))
+                    tick()
+                pending.discard(about)
+            time.sleep(POLL_SECONDS if pending else 0)
+        return sorted(answers, key=lambda a: a[0].id)
+
+
+def record(facts: Facts, blob: bytes) -> RecordDict:
+    return RecordDict({RECORD: ConfigRecord({"facts": write_facts(facts), "tree": blob})})
+
+
+def content(message: Message) -> tuple[Facts, bytes]:
+    if message.has_error():
+        raise Refused(f"the node's program failed: {' '.join(str(message.error.reason).split())[:200]}")
+    held: Mapping[str, object] = message.content.config_records.get(RECORD, {})
+    blob = held.get("tree")
+    if not isinstance(blob, bytes):
+        raise Refused("not a message of pa3dfl")
+    return read_facts(held.get("facts")), blob
+
+
+def failed(message: Message) -> bool:
+    try:
+        facts, _ = content(message)
+    except Refused:
+        return True
+    return "error" in facts
+
+
+def reply_of(client: Client, rnd: int, kind: str, message: Message) -> tuple[Facts, bytes]:
+    """A reply to what was asked now, by whom it was asked of."""
+    facts, blob = content(message)
+    if whole(facts, "client") != client.id:
+        raise Refused(f"answers for client {facts['client']}, not for itself")
+    if whole(facts, "round") != rnd or facts.get("kind") != kind:
+        raise Refused(f"answers {str(facts.get('kind'))[:20]!r} of round {facts['round']}, asked was {kind!r} of {rnd}")
+    if "error" in facts:
+        raise Refused(str(facts["error"])[:500])
+    return facts, blob
+
+
+def update_of(client: Client, rnd: int, message: Message, spec: Spec, device: torch.device) -> Update:
+    facts, blob = reply_of(client, rnd, "train", message)
+    n, loss = whole(facts, "n"), number(facts, "loss")
+    tree = {k: v.to(device) for k, v in unpack(blob, room(spec)).items()}
+    receipt = {RECEIPT: torch.tensor(rnd)} if facts.get("keeps") is True else {}
+    return Update(client, tree, n, receipt, loss, 0)
+
+
+def score_of(client: Client, rnd: int, message: Message) -> Score:
+    facts, _ = reply_of(client, rnd, "test", message)
+    held = facts.get("score")
+    if not isinstance(held, dict):
+        raise Refused("no score")
+    names = ("val_accuracy", "val_loss", "test_accuracy", "alpha")
+    values = {name: number(held, name) for name in names}
+    if not all(0 <= values[name] <= 1 for name in ("val_accuracy", "test_accuracy", "alpha")):
+        raise Refused("an accuracy outside 0..1")
+    return Score(client.id, **values)

@@ -1,0 +1,68 @@
+"""What a node does with an order: train or test one client, by the same code as the sequential engine."""
+
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from pa3dfl.engines.base import Score
+from pa3dfl.engines.flower.shelf import Shelf
+from pa3dfl.engines.flower.wire import Facts, Refused, pack, unpack
+from pa3dfl.engines.sequential import Sequential
+from pa3dfl.errors import UserError
+from pa3dfl.methods import Method
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What an order refers to, as this node has built it."""
+
+    method: Method
+    task: Task
+    worker: Sequential
+    shelf: Shelf
+
+
+class Host(Protocol):
+    """A node: in simulation it plays whichever client an order names, in deployment only itself."""
+
+    def workplace(self, order: Facts) -> Workplace: ...
+
+    def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
+        """The model that was just tested, to be kept or not."""
+        ...
+
+    def conclude(self, order: Facts) -> None:
+        """Training is over: the model of the order's round is the client's."""
+        ...
+
+
+def answer(host: Host, order: Facts, blob: bytes) -> tuple[Facts, bytes]:
+    """The reply to an order. What a person can mend is said in the reply instead of raised."""
+    try:
+        facts, reply = _work(host, order, unpack(blob))
+    except (UserError, Refused) as e:
+        facts, reply = {"error": str(e)}, b""
+    return {"client": order["client"], "round": order["round"], "kind": order["kind"]} | facts, reply
+
+
+def _work(host: Host, order: Facts, received: Tree) -> tuple[Facts, bytes]:
+    if order["kind"] == "keep":
+        host.conclude(order)
+        return {}, b""
+    place = host.workplace(order)
+    method, task, shelf, rnd, receipt = place.method, place.task, place.shelf, order["round"], order["receipt"]
+    client = task.clients[order["client"]]
+    down = {k: v.to(task.device) for k, v in received.items()}
+    stored = shelf.load(receipt)
+    private = None if stored is None else {k: v.to(task.device) for k, v in stored.items()}
+    if order["kind"] == "train":
+        shelf.settle(receipt)
+        update = place.worker.train_one(method, task, client, down, private, rnd)
+        if update.private:
+            shelf.save(rnd, update.private)
+        facts = {"n": update.n, "loss": update.loss, "keeps": bool(update.private)}
+        return facts, pack(update.tree)
+    score, model = place.worker.test_one(method, task, client, down, private, rnd, order["select"])
+    host.tested(place, client, order, score, model)
+    return {"score": asdict(score)}, b""

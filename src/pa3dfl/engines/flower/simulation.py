@@ -1,0 +1,136 @@
+"""Flower's simulation on Ray, in this process: its server app lends us its grid, and we go on as ever."""
+
+import logging
+import os
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from pa3dfl.assembly import configure, flat, folder_of, make_method, make_task
+from pa3dfl.config import Config
+from pa3dfl.data import load
+from pa3dfl.engines import Score, engine_of
+from pa3dfl.engines.flower.engine import Flower, content, record
+from pa3dfl.engines.flower.node import Workplace, answer
+from pa3dfl.engines.flower.shelf import Shelf
+from pa3dfl.engines.flower.wire import Facts, read_facts, write_facts
+from pa3dfl.engines.sequential import Sequential
+from pa3dfl.errors import UserError
+from pa3dfl.methods import Method
+from pa3dfl.task import Client, Task
+from pa3dfl.tree import Tree
+
+client_app = ClientApp()
+
+
+@client_app.query()
+def on_message(message: Message, context: Context) -> Message:
+    facts, blob = answer(Player(), *content(message))
+    return Message(record(facts, blob), reply_to=message)
+
+
+class Player:
+    """A node that plays whichever client an order names."""
+
+    def workplace(self, order: Facts) -> Workplace:
+        # Only what makes the task: its text is the key under which a process keeps it.
+        method, task, worker = _built(write_facts(order["config"]))
+        keep = int(order["config"]["checkpoint_every"]) + 2
+        return Workplace(method, task, worker, Shelf(Path(order["folder"]) / str(order["client"]), keep))
+
+    def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
+        """A simulation is after numbers: models are not kept."""
+
+    def conclude(self, order: Facts) -> None:
+        """Nothing to do."""
+
+
+@lru_cache(maxsize=1)
+def _built(text: str) -> tuple[Method, Task, Sequential]:
+    config = configure(read_facts(text))
+    torch.set_num_threads(config.threads)
+    method = make_method(config)
+    task = make_task(config, method, load(config.data, folder_of(config)))
+    worker = engine_of("sequential", task.device)
+    assert isinstance(worker, Sequential)
+    return method, task, worker
+
+
+class Simulation:
+    """As many nodes as clients, on as many processes as the machine or the Ray cluster has room for."""
+
+    def __init__(self, clients: int, threads: int, gpu: bool) -> None:
+        self.clients = clients
+        cpus = min(threads, os.cpu_count() or 1)
+        at_once = max(1, (os.cpu_count() or 1) // cpus)
+        self.resources = {"num_cpus": cpus, "num_gpus": 1 / at_once if gpu else 0.0}
+        self._grid: Grid | None = None
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+
+    @property
+    def grid(self) -> Grid:
+        if self._grid is None:
+            self._grid = self._start()
+        return self._grid
+
+    def nodes(self) -> dict[int, int]:
+        return dict(enumerate(sorted(self.grid.get_node_ids())))
+
+    def close(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._grid = self._thread = None
+
+    def _start(self) -> Grid:
+        logging.getLogger("flwr").setLevel(logging.ERROR)
+        lent: Queue[Grid | BaseException] = Queue()
+        self._over.clear()
+        server_app = ServerApp()
+
+        @server_app.main()
+        def lend(grid: Grid, context: Context) -> None:
+            lent.put(grid)
+            self._over.wait()
+
+        def simulate() -> None:
+            quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+            backend: dict[str, Any] = {"client_resources": self.resources, "init_args": quiet}
+            try:
+                run_simulation(server_app, client_app, self.clients, backend_config=backend)
+            except BaseException as e:
+                lent.put(e)
+                self._over.set()
+
+        # Ours is the main thread: signals reach it, and a run can be interrupted as with any engine.
+        self._thread = threading.Thread(target=simulate, daemon=True)
+        self._thread.start()
+        grid = lent.get()
+        while isinstance(grid, Grid) and len(list(grid.get_node_ids())) < self.clients:
+            time.sleep(0.05)
+            grid = grid if lent.empty() else lent.get()
+        if isinstance(grid, BaseException):
+            raise UserError(f"Flower's simulation did not start: {grid}") from grid
+        return grid
+
+
+def simulated(config: Config, task: Task) -> Flower:
+    folder = Path(config.out or "").resolve() / "nodes"
+    values = flat(config)
+    # Ray's processes may start in another folder.
+    for name, suffix in (("data", ".npz"), ("setting", ".csv")):
+        if str(values[name]).endswith(suffix):
+            values[name] = str(Path(str(values[name])).expanduser().resolve())
+    setup = {"config": values, "folder": str(folder)}
+    network = Simulation(len(task.clients), config.threads, task.device.type == "cuda")
+    return Flower(network, setup, config.timeout)

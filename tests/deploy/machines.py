@@ -1,0 +1,92 @@
+"""A deployment without its processes: the real server and real nodes, with Flower's messages handed over in memory."""
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import yaml
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from conftest import make_arrays
+from pa3dfl.deploy.init import init
+from pa3dfl.deploy.resident import on_message
+from pa3dfl.deploy.serve import serve
+from pa3dfl.deploy.site import Site
+from pa3dfl.engines.flower.engine import content
+
+OPTIONS = {
+    "model": "cnn-fashion", "rounds": 3, "eval_every": 2, "epochs": 1, "batch": 10, "lr": 0.05, "threads": 1,
+    "device": "cpu", "per_round": 2, "timeout": 60.0, "data": "all.npz",
+}  # fmt: skip
+
+
+def write_data(folder: Path, nodes: int = 3, rows: int = 120) -> None:
+    """all.npz with owners, and each owner's rows in a file of its own."""
+    arrays = make_arrays(rows)
+    owner = np.array([f"node-{i}" for i in range(nodes)])[np.arange(rows) * 7 % nodes]
+    np.savez(folder / "all.npz", x=arrays.x, y=arrays.y, client=owner)
+    for name in np.unique(owner):
+        np.savez(folder / f"{name}.npz", x=arrays.x[owner == name], y=arrays.y[owner == name])
+
+
+class Machines:
+    """A site and its nodes. `before` sees every order just before it is answered, and may change who is here."""
+
+    def __init__(self, folder: Path, capacities: list[str], **options: Any) -> None:
+        # A message carries them; in a running app Flower sets them.
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+        self.folder, self.site = folder, Site(folder / "site")
+        write_data(folder, len(capacities))
+        init(self.site, len(capacities), "127.0.0.1", 9093, False, OPTIONS | options)
+        self.here = {100 + i: self.node(i, c) for i, c in enumerate(capacities)}
+        self.before: Callable[[int, dict[str, Any]], None] = lambda node, order: None
+        self.orders: list[tuple[int, dict[str, Any]]] = []
+        self._mail: dict[str, Message] = {}
+        self._numbers = count(1)
+
+    def node(self, i: int, capacity: str, **changes: Any) -> dict[str, Any]:
+        folder = self.site.nodes / f"node-{i}"
+        data = str(self.folder / f"node-{i}.npz")
+        said = {"name": f"node-{i}", "data": data, "capacity": capacity, "folder": str(folder)}
+        return said | {"device": "cpu", "threads": "0"} | changes
+
+    def configure(self, **changes: Any) -> None:
+        values = yaml.safe_load(self.site.config.read_text())
+        self.site.config.write_text(yaml.safe_dump(values | changes))
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.here)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            ids.append(str(next(self._numbers)))
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            self._mail[ids[-1]] = message
+        return ids
+
+    def pull_messages(self, ids: Iterable[str]) -> list[Message]:
+        replies = []
+        for i in sorted(ids, key=int, reverse=True):
+            message = self._mail[i]
+            node, order = message.metadata.dst_node_id, content(message)[0]
+            self.before(node, order)
+            if node in self.here:
+                self.orders.append((node, order))
+                context: Any = SimpleNamespace(node_config=self.here[node])
+                replies.append(on_message(message, context))
+        return replies
+
+    def train(self, resume: bool = False, wait_for: int = 0, patience: float = 0.0) -> None:
+        self.site.ticket.write_text("mine")
+        given = {"folder": str(self.site.folder), "ticket": "mine", "resume": resume}
+        self.serve(given | {"wait-for": wait_for, "patience": patience})
+
+    def serve(self, given: dict[str, Any]) -> None:
+        context: Any = SimpleNamespace(run_config=given)
+        grid: Any = self
+        serve(grid, context)

@@ -1,0 +1,105 @@
+"""The commands of a deployment: what init writes, and one line with exit code 2 for whatever cannot be."""
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from pa3dfl import cli
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def init(*words: str) -> Path:
+    assert cli.main(["deploy", "init", "site", *words]) == 0
+    return Path("site")
+
+
+def test_what_init_writes(capsys: Capture) -> None:
+    site = init("--nodes", "2", "--host", "fl.example.org", "--method", "ditto", "--mu", "0.5", "--rounds", "7")
+    assert yaml.safe_load((site / "config.yaml").read_text()) == {
+        "method": "ditto", "rounds": 7, "mu": 0.5, "data": "nodes", "clients": 2,
+    }  # fmt: skip
+    assert yaml.safe_load((site / "server.yaml").read_text()) == {
+        "host": "fl.example.org", "port": 9093, "insecure": False,
+    }  # fmt: skip
+    node = site / "nodes" / "node-1"
+    assert yaml.safe_load((node / "node.yaml").read_text())["superlink"] == "fl.example.org:9093"
+    private = load_ssh_private_key((node / "key").read_bytes(), None)
+    public = load_ssh_public_key((site / "keys" / "node-1.pub").read_bytes())
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert private.public_key() == public
+    for secret in (node / "key", site / "certificates" / "server.key", site / "certificates" / "ca.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    ca, server = (
+        x509.load_pem_x509_certificate((site / "certificates" / f"{n}.crt").read_bytes()) for n in ("ca", "server")
+    )
+    server.verify_directly_issued_by(ca)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(names.get_values_for_type(x509.DNSName)) == {"localhost", "fl.example.org"}
+    assert "next: pa3dfl deploy server site" in capsys.readouterr().out
+
+
+def test_init_again_adds_nodes_and_keeps_keys() -> None:
+    site = init("--nodes", "1")
+    key = (site / "nodes" / "node-0" / "key").read_bytes()
+    init("--nodes", "3")
+    assert (site / "nodes" / "node-0" / "key").read_bytes() == key
+    assert sorted(p.stem for p in (site / "keys").iterdir()) == ["node-0", "node-1", "node-2"]
+
+
+def test_insecure_has_neither_keys_nor_certificates() -> None:
+    site = init("--insecure", "--nodes", "1")
+    assert not (site / "certificates").exists()
+    assert list((site / "keys").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "the following arguments are required: what"),
+        (("start",), "invalid choice: 'start'"),
+        (("init", "mine"), "mine is not empty and not a deployment"),
+        (("init", "new", "--nodes", "0"), "nodes is 0: expected at least 1"),
+        (("init", "new", "--port", "many"), "port is 'many': expected a whole number"),
+        (("init", "new", "--method", "nothing"), "unknown method 'nothing'"),
+        (("init", "new", "--engine", "flower"), "unknown argument '--engine'"),
+        (("server", "nowhere"), "nowhere is not a deployment: make one with `pa3dfl deploy init nowhere`"),
+        (("train", "nowhere"), "config nowhere/config.yaml cannot be read"),
+        (("train", "site", "--resume"), "there is no run in site to go on with"),
+        (("train", "done"), "done/run holds a run: go on with --resume, or say --overwrite"),
+        (("node", "mine", "--data", "rows.npz"), "mine is not a node's folder: it has no node.yaml"),
+        (("node", "site/nodes/node-0"), "a node needs data"),
+        (("node", "site/nodes/node-0", "--data", "gone.npz"), "there is no file"),
+        (("node", "site/nodes/node-0", "--data", "rows.npz", "--capacity", "2"), "capacity 2 is outside (0, 1]"),
+        (("node", "site/nodes/node-0", "--data", "rows.npz", "--capacity", "fast"), "or a budget such as 20MB"),
+        (("node", "site/nodes/node-0", "--data", "rows.npz", "--device", "tpu"), "unknown device 'tpu'"),
+        (("node", "site/nodes/node-0", "--data", "rows.npz", "--threads", "-1"), "threads"),
+        (("node", "bare", "--data", "rows.npz"), "bare/ca.crt is missing: copy the node's whole folder"),
+    ],
+)
+def test_refused(words: tuple[str, ...], reason: str, tmp_path: Path, capsys: Capture) -> None:
+    init("--nodes", "1")
+    np.savez("rows.npz", x=np.zeros((9, 1, 8, 8), np.uint8), y=np.arange(9) % 3)
+    for name, file in (("mine", "precious"), ("done/run", "config.yaml"), ("bare", "node.yaml")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / file).write_text((Path("site/nodes/node-0") / "node.yaml").read_text())
+    (tmp_path / "done" / "config.yaml").write_text("method: fedavg\n")
+    capsys.readouterr()
+    assert cli.main(["deploy", *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert reason in err
