@@ -1,5 +1,6 @@
 """A deployment in one process: the same bits as on one machine, and what each side keeps and says."""
 
+import csv
 import json
 import random
 from pathlib import Path
@@ -75,11 +76,11 @@ def test_every_node_can_use_its_model(method: str, tmp_path: Path, capsys: pytes
     """`predict` says of a node's test rows what the federation counted."""
     machines = Machines(tmp_path, CAPACITIES, method=method, **SMALL.get(method, {}))
     machines.train()
-    rows = (machines.site.run / "clients.csv").read_text().splitlines()[1:]
+    rows = list(csv.DictReader((machines.site.run / "clients.csv").open()))
     for i, row in enumerate(rows):
         folder = machines.site.nodes / f"node-{i}"
         card = json.loads((folder / "model.json").read_text())
-        assert card["test_accuracy"] == float(row.split(",")[7])
+        assert card["test_accuracy"] == float(row["test_accuracy"])
         own = np.load(tmp_path / f"node-{i}.npz")
         from pa3dfl.data import split_one
 
