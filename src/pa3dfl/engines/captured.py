@@ -5,6 +5,7 @@ client of its width, one after another, so that a cohort needs as many of a widt
 does not fit into memory beside the others waits for the next wave.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,6 +113,13 @@ class Captured(Sequential):
             tick()
         # The host looks at the numbers once, when all are on their way.
         return [_score(task, client, alphas, tally.tolist(), select) for client, alphas, tally in tested]
+
+    def close(self) -> None:
+        """Give the card's memory back: programs and their recordings hold each other."""
+        self._of, self._programs = None, []
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _beside(
         self, method: Method, task: Task, jobs: Iterable[Job], work: Callable[[Program, Client], None]

@@ -60,7 +60,7 @@ class Method(ABC):
     """Each client's best evaluation counts, not the federation's: for methods that share nothing."""
 
     capturable: ClassVar[bool] = True
-    """A step does the same operations on the same shapes every time, so that an engine may record and replay it."""
+    """For equal draws a step does the same operations on the same shapes, so that an engine may record and replay it."""
 
     charged_order: ClassVar[str] = ""
     """Of a method with an option `order`: the one by which the paper's efficiency table counts the encoder."""
@@ -96,7 +96,7 @@ class Method(ABC):
         return down, {}
 
     def draw(self, task: Task, width: Fraction, generator: torch.Generator) -> Tree:
-        """The randomness of one step, made outside the loss."""
+        """The randomness of one step, made outside the loss: whole numbers on the CPU, which may decide shapes."""
         return {}
 
     def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
