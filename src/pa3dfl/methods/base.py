@@ -60,7 +60,7 @@ class Method(ABC):
     """Each client's best evaluation counts, not the federation's: for methods that share nothing."""
 
     capturable: ClassVar[bool] = True
-    """For equal draws a step does the same operations on the same shapes, so that an engine may record and replay it."""
+    """For equal draws a step does the same operations on the same shapes: an engine may record and replay it."""
 
     charged_order: ClassVar[str] = ""
     """Of a method with an option `order`: the one by which the paper's efficiency table counts the encoder."""
