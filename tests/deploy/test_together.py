@@ -205,9 +205,8 @@ def test_a_server_killed_ten_times(tmp_path: Path) -> None:
         assert same(tree, load_file(state(machines, i) / f"private.{receipt}.safetensors"))
 
 
-def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
-    """Two of three seats are taken at the start; the third node comes in round 1 and trains from then on."""
-    machines = Machines(tmp_path, CAPACITIES, method="pa3dfl", per_round=3, **SMALL["pa3dfl"])
+def train_with_a_late_node(machines: Machines) -> None:
+    """The third node comes when the first order to train goes out."""
     late = machines.here.pop(102)
 
     def before(node: int, order: dict[str, Any]) -> None:
@@ -216,6 +215,12 @@ def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
 
     machines.before = before
     machines.train(wait_for=2)
+
+
+def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
+    """Two of three seats are taken at the start; the third node comes in round 1 and trains from then on."""
+    machines = Machines(tmp_path, CAPACITIES, method="pa3dfl", per_round=3, **SMALL["pa3dfl"])
+    train_with_a_late_node(machines)
     taken = [r["participants"] for r in records(machines.site.run)]
     assert taken[0] == [0, 1]
     assert taken[-1] == [0, 1, 2]
@@ -225,14 +230,7 @@ def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
 
 def test_a_late_node_that_would_narrow_everybody_stays_out(tmp_path: Path) -> None:
     machines = Machines(tmp_path, ["1", "1/4", "1/256"], method="fedavg", per_round=3)
-    late = machines.here.pop(102)
-
-    def before(node: int, order: dict[str, Any]) -> None:
-        if order["kind"] == "train":
-            machines.here[102] = late
-
-    machines.before = before
-    machines.train(wait_for=2)
+    train_with_a_late_node(machines)
     assert [r["participants"] for r in records(machines.site.run)] == [[0, 1]] * 3
     assert "it affords less than the width 1/2 at which all others train" in machines.site.log.read_text()
 
