@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 class Watch:
-    """Looks at a running process some times a second; `peak_mb` is the most that was seen."""
+    """Looks at a running process twice a second, which costs it nothing; `peak_mb` is the most that was seen."""
 
-    def __init__(self, process: "subprocess.Popen[str]", every: float = 0.1) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", every: float = 0.5) -> None:
         self.process, self.every, self.peak_mb = process, every, 0.0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)

@@ -3,6 +3,7 @@
 Local data is served as one tensor in memory; evaluation is switched off.
 """
 
+import importlib
 import os
 import sys
 import tempfile
@@ -54,6 +55,8 @@ def main() -> None:
 
     Algorithm.Server = Server
     name = flgo.gen_benchmark_from_file("bench", "config_of_bench.py", target_path=".")
+    # Its picture of the partition would take minutes.
+    importlib.import_module(name).visualize = lambda *_: None
     config = {"benchmark": name, "partitioner": {"name": "IIDPartitioner", "para": {"num_clients": work.clients}}}
     flgo.gen_task(config, task_path="task")
     options = {
