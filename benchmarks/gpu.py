@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from pa3dfl import api, methods
 from pa3dfl.data import Arrays
+from pa3dfl.engines import local
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.program import Recorder
 from pa3dfl.engines.sequential import Sequential
@@ -115,18 +116,16 @@ def steps_alone(engine: Captured, method: Any, task: Task, server: Tree, chosen:
     for client in chosen:
         program = next(p for p in left if p.width == client.width)
         left.remove(program)
-        programs.append((program, next(k for k in program.steps if k[0] == BATCH)))
-    steps = task.local.epochs * -(-chosen[0].n // BATCH)
+        sizes = local.order(task, client, 1, "train")[2]
+        programs.append((program, program._replays(sizes, [{}] * len(sizes))))
 
     def replay() -> None:
-        for program, key in programs:
-            program.at.zero_()
+        for program, replays in programs:
+            program.rows.copy_(program.first)
             program.recorder.follow()
             with program.recorder.running():
-                for step in range(steps):
-                    if step % (program.x.shape[0] // BATCH) == 0:
-                        program.at.zero_()
-                    program.steps[key]()
+                for step in replays:
+                    step()
         for program, _ in programs:
             program.recorder.join()
 

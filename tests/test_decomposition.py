@@ -122,4 +122,15 @@ def test_a_layer_that_p_min_does_not_divide() -> None:
 def test_overlap_of_columns() -> None:
     assert off_diagonal(torch.eye(3)) == 0
     # Columns (1, 0) and (1, 2): the Gram matrix has 1 off its diagonal, twice.
-    assert off_diagonal(torch.tensor([[1.0, 1.0], [0.0, 2.0]])) == 2
+    columns = torch.tensor([[1.0, 1.0], [0.0, 2.0]])
+    assert off_diagonal(columns) == 2
+    assert off_diagonal(columns, torch.eye(3), columns) == 4
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
+def test_the_slope_of_the_overlap(shape: tuple[int, int]) -> None:
+    u = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    gram = u.T @ u
+    defined = (gram - gram.diag().diag()).square().sum()
+    assert torch.allclose(off_diagonal(u), defined)
+    assert torch.autograd.gradcheck(off_diagonal, (u, u.detach().clone().requires_grad_()))

@@ -12,10 +12,11 @@ channels, and a client of width p holds `theta_v[: pT/R1, :, : pS]`.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pa3dfl.contraction import Apply, Factored, Window
 from pa3dfl.errors import UserError
@@ -161,9 +162,33 @@ class Decomposed(Factored):
         return self.u.view(self.layer.R1, *self.layer.kernel, self.layer.R2)[(slice(None), *window)]
 
 
-def off_diagonal(theta_u: Tensor) -> Tensor:
-    """‖S − diag S‖² with S = θ_uᵀθ_u (equation `eq_reg`): how far its columns are from orthogonal."""
-    rows, columns = theta_u.shape
-    # θ_uθ_uᵀ has the same norm; the smaller of the two is cheaper.
-    gram = theta_u.T @ theta_u if columns <= rows else theta_u @ theta_u.T
-    return gram.square().sum() - theta_u.square().sum(0).square().sum()
+def off_diagonal(*factors: Tensor) -> Tensor:
+    """Σ ‖S − diag S‖² with S = θ_uᵀθ_u (equation `eq_reg`): how far the columns of each θ_u are from orthogonal."""
+    return sum((_Overlap.apply(u) for u in factors[1:]), _Overlap.apply(factors[0]))
+
+
+class _Overlap(torch.autograd.Function):
+    """With its derivative written down: autograd's takes three times as many operations, a fifth of a small step's."""
+
+    @staticmethod
+    def forward(ctx: Any, theta_u: Tensor) -> Tensor:
+        rows, columns = theta_u.shape
+        if columns <= rows:
+            off = (theta_u.T @ theta_u).to(theta_u.dtype).fill_diagonal_(0)
+            ctx.save_for_backward(theta_u, off)
+            return off.square().sum()
+        # θ_uθ_uᵀ has the norm of S and is smaller.
+        gram, diagonal = (theta_u @ theta_u.T).to(theta_u.dtype), theta_u.square().sum(0)
+        ctx.save_for_backward(theta_u, gram, diagonal)
+        return gram.square().sum() - diagonal.square().sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """4 θ_u (S − diag S)."""
+        theta_u, gram, *diagonal = ctx.saved_tensors
+        if diagonal:
+            slope = torch.addmm(theta_u * diagonal[0], gram, theta_u, beta=-4, alpha=4)
+        else:
+            slope = torch.addmm(theta_u, theta_u, gram, beta=0, alpha=4)
+        return slope.mul_(gradient)

@@ -31,7 +31,7 @@ def peak_training_bytes(method: Method, task: Task, client: Client, start: Tree,
 
 def _train(method: Method, task: Task, client: Client, start: Tree, fixed: Tree) -> None:
     theta, fixed = {k: v.requires_grad_() for k, v in wire(start).items()}, wire(fixed)
-    sgd = local.SGD(method, task.local, theta)
+    sgd = local.SGD.of(method, task.local, theta)
     rows = task.data.rows(client.id, "train").to(task.device)
     for step in range(2):  # the second starts with whatever the first has left behind
         noise = method.draw(task, client.width, generator(task.seed, "footprint", step))

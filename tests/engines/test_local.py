@@ -37,7 +37,7 @@ def test_every_epoch_meets_every_row_once_in_a_fresh_order(make_task: Make) -> N
 
 def stepped(gradient: list[float], **changes: float) -> list[float]:
     theta = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
-    sgd = local.SGD(find("fedavg")(), replace(PLAIN, **changes), theta)
+    sgd = local.SGD.of(find("fedavg")(), replace(PLAIN, **changes), theta)
     sgd.step([torch.tensor([g]) for g in gradient], 0.5)
     return [float(v) for v in theta.values()]
 

@@ -39,7 +39,6 @@ class Captured(Sequential):
         self.at_once = at_once
         self._of: tuple[Method, Task] | None = None
         self._programs: list[Program] = []
-        self._footprint = 0.0  # the most memory that a program took, for each unit of width
         self._waits = False
 
     def train(
@@ -55,16 +54,16 @@ class Captured(Sequential):
         if not method.capturable:
             return super().train(method, task, server, private, cohort, rnd, tick)
         received = {}
+        # The longest first, so that none of them is left over when all others are done.
+        longest = sorted(cohort, key=lambda c: -c.n * c.width)
 
         def jobs() -> Iterator[Job]:
-            downs = method.download(task, server, cohort, rnd)
-            for i, client in enumerate(cohort):
-                down, downs[i] = wire(downs[i]), {}
+            downs = method.download(task, server, longest, rnd)
+            for i, client in enumerate(longest):
+                down, downs[i] = downs[i], {}
                 received[client.id] = nbytes(down)
-                yield (
-                    client,
-                    *method.begin(task, client, down, private_of(method, task, private.get(client.id), client)),
-                )
+                own = private_of(method, task, private.get(client.id), client)
+                yield client, *method.begin(task, client, down, own)
 
         updates, losses = [], []
         for client, program in self._beside(method, task, jobs(), lambda p, c: p.train(c, rnd, "train")):
@@ -75,7 +74,8 @@ class Captured(Sequential):
             tick()
         for update, loss in zip(updates, torch.stack(losses).tolist(), strict=True):
             update.loss = loss
-        return updates
+        place = {client.id: i for i, client in enumerate(cohort)}
+        return sorted(updates, key=lambda u: place[u.client.id])
 
     def evaluate(
         self,
@@ -95,12 +95,8 @@ class Captured(Sequential):
             for at in range(0, len(clients), CHUNK):
                 chunk = clients[at : at + CHUNK]
                 for client, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
-                    yield (
-                        client,
-                        *method.begin(
-                            task, client, wire(down), private_of(method, task, private.get(client.id), client)
-                        ),
-                    )
+                    own = private_of(method, task, private.get(client.id), client)
+                    yield client, *method.begin(task, client, down, own)
 
         def work(program: Program, client: Client) -> None:
             if method.trains_to_test:
@@ -126,7 +122,7 @@ class Captured(Sequential):
     ) -> Iterator[tuple[Client, Program]]:
         """Start every job's work, as many at a time as fit; yields each with its program, to be read at once."""
         if self._of != (method, task):
-            self._of, self._programs, self._footprint = (method, task), [], 0.0
+            self._of, self._programs = (method, task), []
         running: list[tuple[Client, Program]] = []
         for client, start, fixed in jobs:
             program = self._idle(client.width, [p for _, p in running])
@@ -137,7 +133,6 @@ class Captured(Sequential):
             if program is None and not self._room(client.width):
                 self._programs.clear()  # of widths that others need now
                 torch.cuda.empty_cache()
-            before = taken_memory(task.device)
             try:
                 if program is None:
                     program = Program(method, task, client.width, start, fixed)
@@ -149,8 +144,6 @@ class Captured(Sequential):
                     f"the GPU has too little memory for a client of width {client.width}: use a smaller --batch, or "
                     "--engine sequential"
                 ) from None
-            taken = taken_memory(task.device) - before
-            self._footprint = max(self._footprint, taken / float(client.width))
             running.append((client, program))
         yield from running
 
@@ -161,7 +154,8 @@ class Captured(Sequential):
         """Whether there is memory for one more program."""
         if not self._programs or self._programs[0].device.type != "cuda":
             return True
-        if free_memory(self._programs[0].device) > self._footprint * float(width) + RESERVE:
+        taken = max(p.taken / p.width for p in self._programs) * width
+        if free_memory(self._programs[0].device) > taken + RESERVE:
             return True
         if not self._waits:
             print(f"pa3dfl: the GPU holds {len(self._programs)} clients at a time; the others wait", file=sys.stderr)
@@ -171,10 +165,6 @@ class Captured(Sequential):
 
 def free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
-
-
-def taken_memory(device: torch.device) -> int:
-    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
 
 def _score(task: Task, client: Client, alphas: list[float], tally: list[list[float]], select: str) -> Score:

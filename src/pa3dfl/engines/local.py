@@ -1,6 +1,9 @@
 """One client's local work, as every engine must do it: the order of rows, the step, the choice of a model."""
 
+from collections.abc import Iterable
 from fractions import Fraction
+from itertools import islice
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -46,32 +49,56 @@ def draw(method: Method, task: Task, client: Client, rnd: int, purpose: str, ste
     return method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
 
 
+Scaled = tuple[float, Tensor]
+
+
 class SGD:
     """Clip the norm of each group of gradients, add weight decay, step at a scaled rate each; in place."""
 
-    def __init__(self, method: Method, local: LocalTraining, theta: Tree) -> None:
-        at = {k: i for i, k in enumerate(theta)}
-        # Sorted: a tree from a checkpoint may have another order, which changes the last bits of a norm.
-        self.groups = [[at[k] for k in sorted(group)] for group in method.clip_groups(theta)]
-        self.scales = [method.step_scale(k) for k in theta]
-        self.local, self.params = local, list(theta.values())
+    def __init__(self, local: LocalTraining, groups: list[list[Scaled]]) -> None:
+        self.local, self.groups = local, groups
+        self.params = [p for group in groups for _, p in group]
+
+    @classmethod
+    def of(cls, method: Method, local: LocalTraining, theta: Tree) -> Self:
+        return cls(local, [[(method.step_scale(k), theta[k]) for k in names] for names in clipped(method, theta)])
 
     @torch.no_grad()
-    def step(self, gradients: list[Tensor], rate: float | Tensor) -> None:
-        if self.local.clip_norm:
-            for group in self.groups:
-                clipped = [gradients[i] for i in group]
-                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(clipped)))
-                torch._foreach_mul_(clipped, (self.local.clip_norm / (norm + 1e-12)).clamp(max=1.0))
-        if self.local.weight_decay:
-            torch._foreach_add_(gradients, self.params, alpha=self.local.weight_decay)
-        if any(scale != 1 for scale in self.scales):
-            torch._foreach_mul_(gradients, self.scales)
-        if isinstance(rate, Tensor):
-            torch._foreach_mul_(gradients, rate)
-            torch._foreach_sub_(self.params, gradients)
-        else:
-            torch._foreach_sub_(self.params, gradients, alpha=rate)
+    def step(self, gradients: Iterable[Tensor], rate: float | Tensor) -> None:
+        """`gradients` in the order of `params`."""
+        rest = iter(gradients)
+        for group in self.groups:
+            given = list(islice(rest, len(group)))
+            pace = rate
+            if self.local.clip_norm:
+                pace = rate / (norm(given) / self.local.clip_norm).clamp_(min=1.0)
+            for (scale, p), gradient in zip(group, given, strict=True):
+                if self.local.weight_decay:
+                    subtract(p, p, rate, scale * self.local.weight_decay)
+                subtract(p, gradient, pace, scale)
+
+
+def clipped(method: Method, theta: Tree) -> list[list[str]]:
+    """The names of each group; those that a method puts into none are one more.
+
+    Sorted: a tree from a checkpoint may have another order, which changes the last bits of a norm.
+    """
+    groups = method.clip_groups(theta)
+    rest = set(theta).difference(*groups)
+    return [sorted(group) for group in (*groups, rest) if group]
+
+
+def norm(tensors: list[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(t) for t in tensors]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def subtract(p: Tensor, q: Tensor, rate: float | Tensor, scale: float) -> None:
+    """p −= rate · scale · q, in one operation."""
+    if isinstance(rate, Tensor):
+        p.addcmul_(q, rate, value=-scale)
+    else:
+        p.sub_(q, alpha=rate * scale)
 
 
 def descend(
@@ -83,7 +110,7 @@ def descend(
         loss = method.loss(task, width, theta, fixed, batch, noise).to(task.dtype)
     # A user's network may hold parameters that it does not use.
     gradients = torch.autograd.grad(loss, sgd.params, allow_unused=True, materialize_grads=True)
-    sgd.step(list(gradients), rate)
+    sgd.step(gradients, rate)
     return loss.detach()
 
 
@@ -93,7 +120,7 @@ def train(
 ) -> tuple[Tree, float]:  # fmt: skip
     """Local training from `start`, which stays as it is; returns the trained tree and the mean loss."""
     theta = {k: v.clone().requires_grad_() for k, v in start.items()}
-    sgd, rate = SGD(method, task.local, theta), task.local.rate(rnd)
+    sgd, rate = SGD.of(method, task.local, theta), task.local.rate(rnd)
     losses = []
     for step, (rows, crops) in enumerate(schedule(task, client, rnd, purpose)):
         before_step()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -24,29 +25,70 @@ from torch import Tensor
 from pa3dfl.engines import local
 from pa3dfl.methods import Method
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, wire
+from pa3dfl.tree import Tree, nbytes, wire
 
 Replay = Callable[[], None]
 
 
+# So many equal steps in a row are one graph: fewer launches.
+IN_A_ROW = 4
+
+
+class Packed:
+    """A tree as few vectors, one for all entries that are clipped and scaled alike.
+
+    Its gradient then arrives as few vectors too, and a step of SGD is a handful of operations.
+    """
+
+    def __init__(self, method: Method, like: Tree) -> None:
+        self.shapes = {k: v.shape for k, v in like.items()}
+        self.names: list[list[str]] = []
+        self.groups: list[list[local.Scaled]] = []
+        for group in local.clipped(method, like):
+            self.groups.append([])
+            for scale in sorted({method.step_scale(k) for k in group}):
+                # Sizes with many factors of two first: each then begins at an address that fast kernels ask for.
+                names = sorted(
+                    (k for k in group if method.step_scale(k) == scale),
+                    key=lambda k: -(like[k].numel() & -like[k].numel()),
+                )
+                vector = torch.cat([like[k].detach().flatten() for k in names])
+                self.names.append(names)
+                self.groups[-1].append((scale, vector.requires_grad_()))
+
+    def tree(self) -> Tree:
+        """Its entries: views, through which gradients reach the vectors."""
+        views: Tree = {}
+        for names, (_, vector) in zip(self.names, chain(*self.groups), strict=True):
+            pieces = vector.split([self.shapes[k].numel() for k in names])
+            views |= {k: piece.view(self.shapes[k]) for k, piece in zip(names, pieces, strict=True)}
+        return {k: views[k] for k in self.shapes}
+
+
 class Program:
     def __init__(self, method: Method, task: Task, width: Fraction, start: Tree, fixed: Tree) -> None:
-        self.method, self.task, self.width = method, task, width
+        self.method, self.task, self.width, self.device = method, task, width, task.device
         self.start, self.fixed = wire(start), wire(fixed)
-        self.theta = {k: v.requires_grad_() for k, v in wire(start).items()}
-        self.sgd = local.SGD(method, task.local, self.theta)
+        self.packed = Packed(method, self.start)
+        self.sgd = local.SGD(task.local, self.packed.groups)
+        self.theta = {k: v.detach() for k, v in self.packed.tree().items()}
         longest = max(c.n for c in task.clients) * task.local.epochs
-        data, self.device = task.data, task.device
-        self.x = torch.zeros(longest, *data.input_shape, dtype=data.x.dtype, device=self.device)
-        self.y = torch.zeros(longest, dtype=data.y.dtype, device=self.device)
-        self.at = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.x = torch.zeros(longest, *task.data.input_shape, dtype=task.dtype, device=self.device)
+        self.y = torch.zeros(longest, dtype=task.data.y.dtype, device=self.device)
+        self.first = torch.arange(task.local.batch, device=self.device)
+        self.rows = self.first.clone()  # of the next step
         self.rate, self.loss = (torch.zeros((), dtype=task.dtype, device=self.device) for _ in range(2))
         self.steps: dict[Hashable, Replay] = {}
         self.tests: dict[tuple[int, int], tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]] = {}
         self.recorder = Recorder(self.device)
 
+    @property
+    def taken(self) -> int:
+        """Bytes of memory that it holds."""
+        return self.recorder.taken + 2 * nbytes(self.start) + nbytes(self.fixed) + nbytes({"x": self.x})
+
     def load(self, start: Tree, fixed: Tree) -> None:
-        """Begin with these; on the caller's stream, so that they may be forgotten afterwards."""
+        """Begin with copies of these; on the caller's stream, so that they may be forgotten afterwards."""
         self.recorder.join()
         for mine, given in ((self.start, start), (self.theta, start), (self.fixed, fixed)):
             self._copy(mine, given)
@@ -56,27 +98,23 @@ class Program:
         """Start the client's whole pass; returns at once."""
         rows, crops, sizes = local.order(self.task, client, rnd, purpose)
         noises = [local.draw(self.method, self.task, client, rnd, purpose, i) for i in range(len(sizes))]
-        # What a step draws decides shapes, and so makes another graph.
-        keys = [(size, *((k, v.item()) for k, v in noise.items())) for size, noise in zip(sizes, noises, strict=True)]
-        for key, size, noise in zip(keys, sizes, noises, strict=True):
-            if key not in self.steps:
-                self.steps[key] = self._record_step(size, noise)
-        x, y = self.task.data.raw(rows, crops)
+        replays = self._replays(sizes, noises)
+        x, y = self.task.data.batch(rows, crops, self.task.dtype)
         self.x[: len(x)].copy_(x)
         self.y[: len(y)].copy_(y)
-        self.at.zero_()
+        self.rows.copy_(self.first)
         self.loss.zero_()
         self.rate.fill_(self.task.local.rate(rnd))
         self.recorder.follow()
         self.length = len(sizes)
         with self.recorder.running():
-            for key in keys:
-                self.steps[key]()
+            for replay in replays:
+                replay()
 
     def trained(self) -> tuple[Tree, Tensor]:
-        """The result of the pass that was started, and its mean loss."""
+        """The result of the pass that was started, until the next one is, and its mean loss."""
         self.recorder.join()
-        return wire(self.theta), self.loss / self.length
+        return self.theta, self.loss / self.length
 
     def test(self, client: Client) -> None:
         """Start the test of all candidates for the client's model; returns at once."""
@@ -101,25 +139,39 @@ class Program:
         if mine:
             torch._foreach_copy_(list(mine.values()), [given[k] for k in mine])
 
-    def _record_step(self, size: int, noise: Tree) -> Replay:
-        ahead = torch.arange(size, device=self.device)
+    def _replays(self, sizes: list[int], noises: list[Tree]) -> list[Replay]:
+        """What to replay for these steps; records what is new."""
+        # What a step draws decides shapes, and so makes another graph.
+        keys = [(size, *((k, v.item()) for k, v in noise.items())) for size, noise in zip(sizes, noises, strict=True)]
+        replays, at = [], 0
+        for key, run in groupby(keys):
+            length = len(list(run))
+            rows, rest = divmod(length, IN_A_ROW)
+            for count, times in ((IN_A_ROW, rows), (1, rest)):
+                if times and (key, count) not in self.steps:
+                    self.steps[key, count] = self._record_steps(sizes[at], noises[at], count)
+                replays += [self.steps[key, count]] * times if times else []
+            at += length
+        return replays
 
-        def step() -> None:
-            rows = self.at + ahead
-            x = self.task.data.normalised(self.x.index_select(0, rows), self.task.dtype)
-            batch = (x, self.y.index_select(0, rows))
-            self.loss += local.descend(
-                self.method, self.task, self.width, self.theta, self.fixed, batch, noise, self.sgd, self.rate
-            )
-            self.at += size
+    def _record_steps(self, size: int, noise: Tree, count: int) -> Replay:
+        def steps() -> None:
+            for _ in range(count):
+                rows = self.rows[:size]
+                batch = (self.x.index_select(0, rows), self.y.index_select(0, rows))
+                theta = self.packed.tree()
+                self.loss += local.descend(
+                    self.method, self.task, self.width, theta, self.fixed, batch, noise, self.sgd, self.rate
+                )
+                self.rows += size
 
-        replay = self.recorder.record(step, self.at.zero_)
-        self._copy(self.theta, self.start)  # a recording tries the step
+        replay = self.recorder.record(steps, lambda: self.rows.copy_(self.first))
+        self._copy(self.theta, self.start)  # a recording tries the steps
         return replay
 
     def _record_test(self, parts: list[Tensor]) -> tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]:
         rows = (parts[0].clone(), parts[1].clone())
-        trained = {k: v.detach() for k, v in (self.theta if self.method.trains_to_test else self.start).items()}
+        trained = self.theta if self.method.trains_to_test else self.start
         alphas: list[float] = []
         tally: list[Tensor] = []
 
@@ -144,6 +196,7 @@ class Recorder:
 
     def __init__(self, device: torch.device) -> None:
         self.gpu = device.type == "cuda"
+        self.taken = 0  # bytes of memory, by all recordings
         if self.gpu:
             self.stream = torch.cuda.Stream(device)
             self.pool: Any = torch.cuda.graph_pool_handle()
@@ -168,6 +221,7 @@ class Recorder:
             ready()
             work()
             return work
+        before = torch.cuda.memory_reserved()
         self.follow()
         with torch.cuda.stream(self.stream):
             for _ in range(3):  # libraries choose their kernels and set up on first use, which a capture does not allow
@@ -177,6 +231,7 @@ class Recorder:
         with _no_collection(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             work()
         self.join()
+        self.taken += torch.cuda.memory_reserved() - before
         return partial(_replay, graph, work)
 
 

@@ -83,8 +83,9 @@ class Pa3dFL(Method):
         local = take(V + HEAD, theta)
         global_loss = F.cross_entropy(F.linear(features, fixed["weight"], fixed.get("bias")), y)
         local_loss = F.cross_entropy(F.linear(features.detach(), local["weight"], local.get("bias")), y)
-        overlap = sum(off_diagonal(theta[U + layer.name]) for layer in layout(self, task).layers if layer.kernel)
-        return global_loss + local_loss + self.lam * overlap
+        kernels = [theta[U + layer.name] for layer in layout(self, task).layers if layer.kernel]
+        overlap = self.lam * off_diagonal(*kernels) if self.lam and kernels else 0
+        return global_loss + local_loss + overlap
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         trained = [take(V, u.tree) for u in updates]
