@@ -150,7 +150,7 @@ def limit(case: str, precision: str, repeats: int) -> dict[str, Any]:
                 torch._foreach_add_(params, gradients, alpha=-1e-4)
 
         recorder = Recorder(task.device)
-        replay = recorder.record(step)
+        replay = recorder.record(step, step)
 
         def many(recorder: Recorder = recorder, replay: Callable[[], None] = replay) -> None:
             with recorder.running():

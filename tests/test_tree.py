@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pa3dfl.tree import count, leading, lerp, mean, nbytes, put, sum_of, take, wire
+from pa3dfl.tree import count, leading, lerp, mean, nbytes, put, take, wire
 
 
 def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -74,10 +74,10 @@ def test_mean_by_hand() -> None:
     assert [t["w"][0].item() for t in trees] == [1.0, 2.0, 6.0]  # none was written to
 
 
-def test_sum_of_keeps_the_order() -> None:
+def test_the_mean_keeps_the_order() -> None:
     """In float32, 1e8 + 1 − 1e8 is 0 from the left and 1 in another order."""
-    big, one = torch.tensor([1e8]), torch.tensor([1.0])
-    assert sum_of([big, one, big], [1.0, 1.0, -1.0]).item() == 0.0
-    assert sum_of([big, big, one], [1.0, -1.0, 1.0]).item() == 1.0
+    big, one, less, none = ({"w": torch.tensor([x])} for x in (1e8, 1.0, -1e8, 0.0))
+    assert mean([big, one, less, none])["w"].item() == 0.0
+    assert mean([big, less, one, none])["w"].item() == 0.25
     with pytest.raises(ValueError, match="shorter"):
-        sum_of([big, one, one], [1.0, 1.0])
+        mean([big, one, one], [1.0, 1.0])

@@ -20,13 +20,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pa3dfl.rng import generator
-from pa3dfl.tree import Tree, leading
+from pa3dfl.tree import Tree, leading, wire
 
 Shape = tuple[int, ...]
 
 # Attention weights (outputs × clients × all clients) that may exist at once: among a million clients, those of a
 # thousand would take 4 GB for each output.
 ATTENTION = 2**26
+
+# Errors of an output (clients × numbers) that an update keeps instead of making them twice: those of small networks.
+KEPT = 2**25
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,9 @@ class HyperNetwork:
         with torch.no_grad():
             for (name, out), mix in zip(self.outputs.items(), self.mixes(tree, ids), strict=True):
                 full = self._decode(tree, name, mix)
-                for generated, mine, own in zip(full, trees, shapes, strict=True):
-                    mine[name] = leading(generated.view(out.shape), own[name]).clone()
+                pruned = wire(dict(enumerate(_leading(full, out, [own[name] for own in shapes]))))
+                for i, mine in enumerate(trees):
+                    mine[name] = pruned[i]
         return trees
 
     def gradient(self, tree: Tree, ids: list[int], trained: list[Tree]) -> Tree:
@@ -115,7 +119,7 @@ class HyperNetwork:
     def update(self, tree: Tree, ids: list[int], trained: list[Tree]) -> float:
         """One SGD step on that loss, in place; returns the gradient's norm before clipping.
 
-        `trained` is consumed: its tensors are overwritten with generated − trained.
+        `trained` is consumed: its tensors are overwritten with trained − generated.
         """
         m = len(ids)
         # Sorted: a tree from a checkpoint may have another order, which changes the last bits of the norm.
@@ -124,23 +128,26 @@ class HyperNetwork:
         fixed = mixes.detach()
         squares = fixed.new_zeros(())
         mix_gradients = torch.empty_like(fixed)
+        kept: dict[str, Tensor] = {}
         for at, (name, out) in enumerate(self.outputs.items()):
-            full = self._decode(tree, name, fixed[at])
-            for generated, target in zip(full, trained, strict=True):
-                target[name].neg_().add_(leading(generated.view(out.shape), target[name].shape))
-            error = self._padded(name, out, trained)
+            own = [t[name] for t in trained]
+            generated = _leading(self._decode(tree, name, fixed[at]), out, [t.shape for t in own])
+            torch._foreach_sub_(own, generated)
+            error = self._padded(out, own)
             torch.mm(error, tree[f"decoder.{name}.weight"], out=mix_gradients[at])
             # ‖Σ_i error_i e_iᵀ‖² and ‖Σ_i error_i‖² need only m×m products.
             gram = error @ error.T
             squares += (gram * (fixed[at] @ fixed[at].T)).sum() + gram.sum()
-        mix_gradients /= m
+            if m * out.numel <= KEPT:
+                kept[name] = error
+        mix_gradients /= -m
         gradients = torch.autograd.grad(mixes, list(small.values()), mix_gradients)
         squares = squares / m**2 + sum(g.square().sum() for g in gradients)
         norm = float(squares.clamp(min=0).sqrt())
         scale = min(1.0, self.clip_norm / norm) if self.clip_norm and norm > 0 else 1.0
         for at, (name, out) in enumerate(self.outputs.items()):
-            error = self._padded(name, out, trained)
-            step = -self.rate * scale / m
+            error = kept.pop(name) if name in kept else self._padded(out, [t[name] for t in trained])
+            step = self.rate * scale / m
             tree[f"decoder.{name}.weight"].addmm_(error.T, fixed[at], alpha=step)
             tree[f"decoder.{name}.bias"].add_(error.sum(0), alpha=step)
         for k, g in zip(small, gradients, strict=True):
@@ -152,13 +159,17 @@ class HyperNetwork:
     def _decode(self, tree: Tree, name: str, mix: Tensor) -> Tensor:
         return F.linear(mix, tree[f"decoder.{name}.weight"], tree[f"decoder.{name}.bias"])
 
-    def _padded(self, name: str, out: Output, errors: list[Tree]) -> Tensor:
-        """(clients, numel): errors at full size, zero where an entry was pruned."""
-        first = errors[0][name]
-        full = torch.zeros(len(errors), *out.shape, dtype=first.dtype, device=first.device)
-        for row, error in zip(full, errors, strict=True):
-            leading(row, error[name].shape).copy_(error[name])
-        return full.flatten(1)
+    def _padded(self, out: Output, pruned: list[Tensor]) -> Tensor:
+        """(clients, numel): tensors at full size, zero where an entry was pruned."""
+        full = torch.zeros(len(pruned), out.numel, dtype=pruned[0].dtype, device=pruned[0].device)
+        torch._foreach_copy_(_leading(full, out, [t.shape for t in pruned]), pruned)
+        return full
+
+
+def _leading(full: Tensor, out: Output, shapes: Sequence[Shape]) -> list[Tensor]:
+    """Of each row, as an output, the leading entries of a shape: views."""
+    rows = full.view(-1, *out.shape).unbind()
+    return [leading(row, shape) for row, shape in zip(rows, shapes, strict=True)]
 
 
 def _attend(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:

@@ -8,15 +8,20 @@ from torch import Tensor
 
 Tree = dict[str, Tensor]
 T = TypeVar("T")
+K = TypeVar("K")
 
 
-def wire(tree: Mapping[str, Tensor]) -> Tree:
+def wire(tree: Mapping[K, Tensor]) -> dict[K, Tensor]:
     """A copy that shares nothing with its source: detached, dense, freshly allocated.
 
     Engines call it at every boundary. Strides and alignment change the last bits of a result, so
     that a tree which went over a network and one that did not must look alike afterwards.
     """
-    return {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tree.items()}
+    copy = {k: torch.empty(v.shape, dtype=v.dtype, device=v.device) for k, v in tree.items()}
+    if copy:
+        with torch.no_grad():
+            torch._foreach_copy_(list(copy.values()), list(tree.values()))
+    return copy
 
 
 def nbytes(tree: Mapping[str, Tensor]) -> int:
@@ -52,12 +57,8 @@ def lerp(a: Mapping[str, Tensor], b: Mapping[str, Tensor], alpha: float) -> Tree
 def mean(trees: list[Tree], weights: list[float] | None = None) -> Tree:
     """The (weighted) mean of trees of equal shapes, summed in the order given."""
     w = weights or [1.0] * len(trees)
-    total = sum(w)
-    return {k: sum_of([t[k] for t in trees], [x / total for x in w]) for k in trees[0]}
-
-
-def sum_of(tensors: list[Tensor], weights: list[float]) -> Tensor:
-    out = tensors[0] * weights[0]
-    for t, w in zip(tensors[1:], weights[1:], strict=True):
-        out.add_(t, alpha=w)
-    return out
+    total, names = sum(w), list(trees[0])
+    out = torch._foreach_mul([trees[0][k] for k in names], w[0] / total)
+    for tree, x in zip(trees[1:], w[1:], strict=True):
+        torch._foreach_add_(out, [tree[k] for k in names], alpha=x / total)
+    return dict(zip(names, out, strict=True))

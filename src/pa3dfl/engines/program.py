@@ -31,13 +31,16 @@ Replay = Callable[[], None]
 
 
 # So many equal steps in a row are one graph: fewer launches.
-IN_A_ROW = 4
+IN_A_ROW = 8
+
+# Entries of at most so many numbers are packed together; larger ones gain nothing from a copy.
+SMALL = 2**16
 
 
 class Packed:
-    """A tree as few vectors, one for all entries that are clipped and scaled alike.
+    """A tree whose small entries lie in few vectors, one for all that are clipped and scaled alike.
 
-    Its gradient then arrives as few vectors too, and a step of SGD is a handful of operations.
+    Their gradients then arrive as few vectors too, and a step of SGD is a handful of operations.
     """
 
     def __init__(self, method: Method, like: Tree) -> None:
@@ -45,22 +48,22 @@ class Packed:
         self.names: list[list[str]] = []
         self.groups: list[list[local.Scaled]] = []
         for group in local.clipped(method, like):
+            by_scale: dict[object, list[str]] = {}
+            for k in group:
+                by_scale.setdefault(method.step_scale(k) if like[k].numel() <= SMALL else k, []).append(k)
             self.groups.append([])
-            for scale in sorted({method.step_scale(k) for k in group}):
+            for names in by_scale.values():
                 # Sizes with many factors of two first: each then begins at an address that fast kernels ask for.
-                names = sorted(
-                    (k for k in group if method.step_scale(k) == scale),
-                    key=lambda k: -(like[k].numel() & -like[k].numel()),
-                )
+                names.sort(key=lambda k: -(like[k].numel() & -like[k].numel()))
                 vector = torch.cat([like[k].detach().flatten() for k in names])
                 self.names.append(names)
-                self.groups[-1].append((scale, vector.requires_grad_()))
+                self.groups[-1].append((method.step_scale(names[0]), vector.requires_grad_()))
 
     def tree(self) -> Tree:
         """Its entries: views, through which gradients reach the vectors."""
         views: Tree = {}
         for names, (_, vector) in zip(self.names, chain(*self.groups), strict=True):
-            pieces = vector.split([self.shapes[k].numel() for k in names])
+            pieces = vector.split([self.shapes[k].numel() for k in names]) if len(names) > 1 else (vector,)
             views |= {k: piece.view(self.shapes[k]) for k, piece in zip(names, pieces, strict=True)}
         return {k: views[k] for k in self.shapes}
 
@@ -146,15 +149,17 @@ class Program:
         replays, at = [], 0
         for key, run in groupby(keys):
             length = len(list(run))
-            rows, rest = divmod(length, IN_A_ROW)
-            for count, times in ((IN_A_ROW, rows), (1, rest)):
-                if times and (key, count) not in self.steps:
-                    self.steps[key, count] = self._record_steps(sizes[at], noises[at], count)
-                replays += [self.steps[key, count]] * times if times else []
+            for count, times in zip((IN_A_ROW, 1), divmod(length, IN_A_ROW), strict=True):
+                if times:
+                    replays += [self._steps(key, sizes[at], noises[at], count)] * times
             at += length
         return replays
 
-    def _record_steps(self, size: int, noise: Tree, count: int) -> Replay:
+    def _steps(self, key: Hashable, size: int, noise: Tree, count: int) -> Replay:
+        """So many equal steps in a row."""
+        if (key, count) in self.steps:
+            return self.steps[key, count]
+
         def steps() -> None:
             for _ in range(count):
                 rows = self.rows[:size]
@@ -165,8 +170,17 @@ class Program:
                 )
                 self.rows += size
 
-        replay = self.recorder.record(steps, lambda: self.rows.copy_(self.first))
-        self._copy(self.theta, self.start)  # a recording tries the steps
+        def trial() -> None:
+            self.rows.copy_(self.first)
+            steps()
+
+        if count == 1:
+            replay = self.recorder.record(steps, trial)
+            self._copy(self.theta, self.start)  # trials were real steps
+        else:
+            self._steps(key, size, noise, 1)
+            replay = self.recorder.record(steps)
+        self.steps[key, count] = replay
         return replay
 
     def _record_test(self, parts: list[Tensor]) -> tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]:
@@ -187,7 +201,7 @@ class Program:
                 tally.append(torch.empty_like(torch.stack(counts)))
             tally[0].copy_(torch.stack(counts))
 
-        replay = self.recorder.record(test)
+        replay = self.recorder.record(test, test)
         return replay, alphas, tally[0], rows
 
 
@@ -215,18 +229,18 @@ class Recorder:
         if self.gpu:
             torch.cuda.current_stream().wait_stream(self.stream)
 
-    def record(self, work: Replay, ready: Callable[[], object] = lambda: None) -> Replay:
-        """`ready` is called before every trial."""
+    def record(self, work: Replay, trial: Replay | None = None) -> Replay:
+        """Libraries choose their kernels on first use, which a capture does not allow: new work is tried first."""
         if not self.gpu:
-            ready()
-            work()
+            if trial:
+                trial()
             return work
         before = torch.cuda.memory_reserved()
         self.follow()
-        with torch.cuda.stream(self.stream):
-            for _ in range(3):  # libraries choose their kernels and set up on first use, which a capture does not allow
-                ready()
-                work()
+        with self.running():
+            for _ in range(3):
+                if trial:
+                    trial()
         graph = torch.cuda.CUDAGraph()
         with _no_collection(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             work()

@@ -4,6 +4,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class PooledConv2d(nn.Conv2d):
+    """A convolution and a 2×2 maximum.
+
+    The bias is added to the maximum, which is the maximum with the bias added, at a quarter of the cost.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.bias is not None
+        return F.max_pool2d(self._conv_forward(x, self.weight, None), 2) + self.bias[:, None, None]
+
+
 class TwoLayerCNN(nn.Module):
     """conv-pool-relu twice, two linear layers with relu, a linear head.
 
@@ -29,15 +40,15 @@ class TwoLayerCNN(nn.Module):
         h2 = hidden[1] if full_features else int(hidden[1] * width)
         for _ in range(2):
             pixels = [(n + 2 * padding - 4) // 2 for n in pixels]
-        self.conv1 = nn.Conv2d(depth, c1, 5, padding=padding)
-        self.conv2 = nn.Conv2d(c1, c2, 5, padding=padding)
+        self.conv1 = PooledConv2d(depth, c1, 5, padding=padding)
+        self.conv2 = PooledConv2d(c1, c2, 5, padding=padding)
         self.fc1 = nn.Linear(c2 * pixels[0] * pixels[1], h1)
         self.fc2 = nn.Linear(h1, h2)
         self.head = nn.Linear(h2, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))
+        x = F.relu(self.conv1(x))
+        x = F.relu(self.conv2(x))
         x = F.relu(self.fc1(x.flatten(1)))
         return self.head(F.relu(self.fc2(x)))
 
