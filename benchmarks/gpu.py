@@ -7,6 +7,7 @@ graph. Data are random bytes of the right shapes: accuracy is not the question h
 """
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -26,7 +27,7 @@ from pa3dfl.engines.program import Recorder
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.pa3dfl import Pa3dFL, hypernetwork, layout
 from pa3dfl.task import Task
-from pa3dfl.tree import Tree, put
+from pa3dfl.tree import Tree, count, nbytes, put
 
 COHORT, BATCH = 20, 50
 CASES = {  # data, model, rows of each client in all, shape, classes
@@ -166,24 +167,25 @@ def limit(case: str, precision: str, repeats: int) -> dict[str, Any]:
     return {"case": case, "precision": precision, "limit_ms": min(times.values()), "limit_by_layout_ms": times}
 
 
-def generation() -> dict[str, Any]:
+def generation(precision: str) -> dict[str, Any]:
     """The hyper-network of ResNet-18 for 20 clients: generation and update."""
-    method, task = make("resnet", "pa3dfl", "fp32")
+    method, task = make("resnet", "pa3dfl", precision)
     assert isinstance(method, Pa3dFL)
     hn, parts, chosen = hypernetwork(method, task), layout(method, task), cohort(task)
     tree = {k: v.to(task.device) for k, v in hn.init(len(task.clients), 0).items()}
     shapes = [parts.v_shapes(c.width) | put("head.", parts.head) for c in chosen]
     ids = [c.id for c in chosen]
-    own = sum(v.numel() * v.element_size() for v in tree.values())
     generated = hn.generate(tree, ids, shapes)
-    pruned = sum(v.numel() * v.element_size() for t in generated for v in t.values())
     generate = timed(lambda: hn.generate(tree, ids, shapes), 5)
+    gc.collect()
+    held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     update = timed(lambda: hn.update(tree, ids, generated), 5)
-    peak = torch.cuda.max_memory_allocated()
+    beyond = torch.cuda.max_memory_allocated() - held
     return {
-        "parameters": sum(v.numel() for v in tree.values()), "generate_ms": 1e3 * generate, "update_ms": 1e3 * update,
-        "beyond_gib": (peak - own - pruned) / 2**30, "parameters_gib": own / 2**30, "clients_gib": pruned / 2**30,
+        "precision": precision, "parameters": count(tree), "generate_ms": 1e3 * generate, "update_ms": 1e3 * update,
+        "beyond_gib": beyond / 2**30, "parameters_gib": nbytes(tree) / 2**30,
+        "clients_gib": sum(map(nbytes, generated)) / 2**30,
     }  # fmt: skip
 
 
@@ -214,7 +216,7 @@ def main() -> None:
                 if args.out:
                     args.out.write_text(json.dumps(results, indent=1) + "\n")
     if "resnet" in args.cases:
-        results["hypernetwork"] = generation()
+        results["hypernetwork"] = generation(args.precisions.split(",")[-1])
         print(results["hypernetwork"], flush=True)
     if args.out:
         args.out.write_text(json.dumps(results, indent=1) + "\n")

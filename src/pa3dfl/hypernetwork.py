@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 # thousand would take 4 GB for each output.
 ATTENTION = 2**26
 
-# Errors of an output (clients × numbers) that an update keeps instead of making them twice: those of small networks.
+# Errors (clients × numbers, over all outputs) that an update keeps instead of making them twice.
 KEPT = 2**25
 
 
@@ -138,8 +138,9 @@ class HyperNetwork:
             # ‖Σ_i error_i e_iᵀ‖² and ‖Σ_i error_i‖² need only m×m products.
             gram = error @ error.T
             squares += (gram * (fixed[at] @ fixed[at].T)).sum() + gram.sum()
-            if m * out.numel <= KEPT:
+            if sum(e.numel() for e in kept.values()) + error.numel() <= KEPT:
                 kept[name] = error
+            del error
         mix_gradients /= -m
         gradients = torch.autograd.grad(mixes, list(small.values()), mix_gradients)
         squares = squares / m**2 + sum(g.square().sum() for g in gradients)

@@ -35,14 +35,16 @@ def learning_curve(runs: Sequence[Run], out: Path) -> Path:
     if not _plot(ax, [run.name for run in runs], curves):
         raise UserError("no learning curve to draw: none of these runs has an evaluated round yet")
     ring: dict[str, Any] = {"s": 120, "facecolors": "none", "linewidths": 1.5, "zorder": 3}
+    rings = []
     for i, (run, curve) in enumerate(zip(runs, curves, strict=True)):
         chosen: Any = run.summary.get("best_round")
         if (best := dict(curve).get(chosen)) is not None:
-            ax.scatter(chosen, 100 * best, edgecolors=_COLOURS[i % len(_COLOURS)], **ring)
-    key = ax.scatter([], [], edgecolors=_INK, label="best validation round", **ring)
-    # Above the axes, where no curve can run into it.
-    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 0.99), "borderpad": 0}
-    ax.legend(handles=[key], frameon=False, fontsize=9, labelcolor=_INK, handletextpad=0.3, **place)
+            rings.append(ax.scatter(chosen, 100 * best, edgecolors=_COLOURS[i % len(_COLOURS)], **ring))
+    if rings:
+        key = ax.scatter([], [], edgecolors=_INK, label="best validation round", **ring)
+        # Above the axes, where no curve can run into it.
+        place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 0.99), "borderpad": 0}
+        ax.legend(handles=[key], frameon=False, fontsize=9, labelcolor=_INK, handletextpad=0.3, **place)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     ax.set_xlabel("round")
     return _save(fig, out)
@@ -126,7 +128,15 @@ def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
         ceiling = heights[i] - gap
     margin = ax.get_yaxis_transform()
     for (x, y, name, colour), height in zip(ends, heights, strict=True):
-        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5), "shrinkB": 4}
+        # From the middle of the name's left side: clipped by the text's box, it would end above or below the name.
+        leader = {
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.8,
+            "relpos": (0, 0.5),
+            "shrinkB": 4,
+            "patchA": None,
+        }
         text = ax.annotate(name, (x, y), (1.03, height), textcoords=margin, arrowprops=leader)
         text.set(color=_INK, fontsize=10, verticalalignment="center")
 
