@@ -3,7 +3,8 @@
     python examples/liars.py [METHOD…]
 
 A share of the clients sends, in every round, what it was sent minus what it learned (sign flip), or ten times what it
-learned. Shown is the mean test accuracy of the honest clients at the end, over three seeds. Takes half an hour on a core.
+learned. Shown is the mean test accuracy of the honest clients at the end, over three seeds.
+Takes half an hour on a core.
 """
 
 import sys

@@ -7,7 +7,7 @@ that loses the last write still leaves a run to resume.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ CURRENT, PREVIOUS = "state.json", "state.previous.json"
 class Saved:
     round: int
     server: Tree
-    private: dict[int, Tree]
+    private: MutableMapping[int, Tree]
     facts: dict[str, Any]
 
 
@@ -57,25 +57,28 @@ class Store:
         except OSError as e:
             raise UserError(f"checkpoint of round {rnd} could not be written to {self.folder}: {e.strerror}") from e
 
-    def load(self, device: torch.device) -> Saved | None:
-        """The newest state that can be read, or None before the first commit."""
+    def load(self, device: torch.device, private: MutableMapping[int, Tree] | None = None) -> Saved | None:
+        """The newest state that can be read, or None before the first commit; clients' states go into `private`."""
+        into: MutableMapping[int, Tree] = {} if private is None else private
         reasons = []
         for name in (CURRENT, PREVIOUS):
             path = self.folder / name
             if not path.exists():
                 continue
             try:
-                return self._load(json.loads(path.read_text()), device)
+                into.clear()
+                return self._load(json.loads(path.read_text()), device, into)
             except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as e:
                 reasons.append(f"{name}: {e}")
         if reasons:
             raise UserError(f"no checkpoint in {self.folder} can be read ({'; '.join(reasons)}): start the run anew")
         return None
 
-    def _load(self, manifest: dict[str, Any], device: torch.device) -> Saved:
+    def _load(self, manifest: dict[str, Any], device: torch.device, private: MutableMapping[int, Tree]) -> Saved:
         self._private_files = {int(i): name for i, name in manifest["private"].items()}
         server = self._read(manifest["server"], device) if manifest["server"] else {}
-        private = {i: self._read(name, device) for i, name in self._private_files.items()}
+        for i, name in self._private_files.items():
+            private[i] = self._read(name, device)
         return Saved(manifest["round"], server, private, manifest["facts"])
 
     def _write(self, name: str, tree: Tree) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import MutableMapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ from pa3dfl.errors import UserError
 from pa3dfl.guard import Guard
 from pa3dfl.interrupts import deferred_interrupt, sigterm_as_interrupt
 from pa3dfl.methods import Method, Update
+from pa3dfl.private import Private, rooms
 from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
 from pa3dfl.rng import numpy_generator
@@ -48,7 +50,7 @@ class State:
 
     round: int
     server: Tree
-    private: dict[int, Tree]
+    private: MutableMapping[int, Tree]
     best_round: int = 0
     best_val: float = -1.0
     best: list[Score] = field(default_factory=list)
@@ -87,11 +89,11 @@ class Federation:
     def start(self) -> State:
         server = self.method.init_server(self.task)
         self.directory.rewind(None)
-        return State(0, {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}, {})
+        return State(0, {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}, self._private())
 
     def restore(self) -> State:
         """The last committed state, or a fresh one if the run never got that far."""
-        saved = self.store.load(self.task.device)
+        saved = self.store.load(self.task.device, self._private())
         if saved is None:
             return self.start()
         facts = saved.facts
@@ -102,6 +104,9 @@ class Federation:
             self.write_clients(state)
         self._saved_round = state.round
         return state
+
+    def _private(self) -> Private:
+        return Private(self.directory.private, rooms(self.task.device))
 
     def run(self, state: State) -> State:
         plan, n = self.plan, len(self.tested())
@@ -147,7 +152,7 @@ class Federation:
                     )
                     good = robust(self.plan.robust, [by_id[u.client.id] for u in good], good)
                 state.server = method.aggregate(task, state.server, good, rnd)
-                state.private |= kept
+                state.private.update(kept)
                 self._unsaved |= kept.keys()
             del updates, good
             state.rejected += len(bad)

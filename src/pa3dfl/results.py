@@ -54,6 +54,11 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def private(self) -> Path:
+        """Clients' state for which there was no room in memory."""
+        return self.path / "private"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -32,6 +32,8 @@ class FederatedData:
     augment: bool
     layout: torch.memory_format = torch.contiguous_format
     """Of images in memory: convolutions keep to that of their input."""
+    device: torch.device | None = None
+    """Where batches go; None: where the rows are."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -54,8 +56,9 @@ class FederatedData:
     def raw(self, rows: Tensor, crops: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs as they were stored, augmented, and labels."""
         rows = rows.to(self.x.device)
-        x = self.x[rows]
-        return x if crops is None else crop_and_flip(x, crops.to(x.device)), self.y[rows]
+        device = self.device or self.x.device
+        x, y = self.x[rows].to(device), self.y[rows].to(device)
+        return x if crops is None else crop_and_flip(x, crops.to(device)), y
 
     def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         # A copy, so that even images of one channel, which have either layout, carry the strides of the one asked for.
@@ -90,16 +93,10 @@ def federate(
     mean = std = None
     if arrays.x.dtype == np.uint8:
         mean, std = (scaled(t, arrays.x.ndim, device) for t in _statistics(arrays, name))
-    return FederatedData(
-        torch.from_numpy(arrays.x).to(device),
-        torch.from_numpy(arrays.y).to(device),
-        splits,
-        arrays.classes,
-        mean,
-        std,
-        augment,
-        layout,
-    )
+    # A data set that would leave a GPU little room for training stays with the host; batches travel.
+    near = device.type != "cuda" or 2 * arrays.x.nbytes <= torch.cuda.mem_get_info(device)[0]
+    x, y = (torch.from_numpy(a).to(device if near else "cpu") for a in (arrays.x, arrays.y))
+    return FederatedData(x, y, splits, arrays.classes, mean, std, augment, layout, device)
 
 
 def scaled(statistic: Tensor, ndim: int, device: torch.device) -> Tensor:

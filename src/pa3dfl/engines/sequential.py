@@ -98,6 +98,7 @@ class Sequential(Engine):
 
 
 def private_of(method: Method, task: Task, private: Tree | None, client: Client) -> Tree:
+    """A client's own state on its device, wherever it was kept; `None` before its first round."""
     if private is not None:
-        return private
+        return {k: v.to(task.device) for k, v in private.items()}
     return {k: v.to(task.device, task.dtype) for k, v in method.init_client(task, client).items()}
