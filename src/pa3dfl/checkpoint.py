@@ -6,7 +6,6 @@ that loses the last write still leaves a run to resume.
 """
 
 import json
-import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import load_file, save_file
 
+from pa3dfl.disk import read_tensors, write_atomically, write_tensors
 from pa3dfl.errors import UserError
-from pa3dfl.tree import Tree, wire
+from pa3dfl.tree import Tree
 
 CURRENT, PREVIOUS = "state.json", "state.previous.json"
 
@@ -43,11 +42,11 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=True)
             files = {i: f"client-{i}.{rnd}.safetensors" for i in changed if private.get(i)}
             for i, name in files.items():
-                self._write(name, private[i])
+                write_tensors(self.folder / name, private[i])
             self._private_files |= files
             server_file = f"server.{rnd}.safetensors" if server else None
             if server_file:
-                self._write(server_file, server)
+                write_tensors(self.folder / server_file, server)
             names = {str(i): name for i, name in self._private_files.items()}
             manifest = {"round": rnd, "server": server_file, "private": names, "facts": facts}
             if (self.folder / CURRENT).exists():
@@ -81,14 +80,8 @@ class Store:
             private[i] = self._read(name, device)
         return Saved(manifest["round"], server, private, manifest["facts"])
 
-    def _write(self, name: str, tree: Tree) -> None:
-        part = self.folder / f"{name}.part"
-        save_file(tree, part)
-        os.replace(part, self.folder / name)
-
     def _read(self, name: str, device: torch.device) -> Tree:
-        # Cloned: safetensors hands out unaligned views, and alignment changes last bits.
-        return {k: v.to(device) for k, v in wire(load_file(self.folder / name)).items()}
+        return {k: v.to(device) for k, v in read_tensors(self.folder / name).items()}
 
     def _forget(self) -> None:
         """Remove tensor files that neither manifest names."""
@@ -101,12 +94,3 @@ class Store:
         for file in self.folder.iterdir():
             if file.name not in named and file.suffix in (".safetensors", ".part"):
                 file.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as f:
-        f.write(content)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(part, path)

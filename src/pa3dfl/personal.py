@@ -13,8 +13,8 @@ from safetensors.torch import load, save
 
 from pa3dfl import methods
 from pa3dfl.assembly import make_model
-from pa3dfl.checkpoint import write_atomically
 from pa3dfl.data import Arrays, FederatedData, Split
+from pa3dfl.disk import write_atomically
 from pa3dfl.engines.local import TEST_BATCH
 from pa3dfl.errors import UserError
 from pa3dfl.methods import Method

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 
+from pa3dfl.disk import read_tensors, write_tensors
 from pa3dfl.errors import UserError
-from pa3dfl.tree import Tree, nbytes, wire
+from pa3dfl.tree import Tree, nbytes
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ class Private(MutableMapping[int, Tree]):
             print(f"pa3dfl: memory is full: private state of further clients is kept in {self.folder}", file=sys.stderr)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(tree, self._file(client))
+            write_tensors(self._file(client), tree)
         except OSError as e:
             raise UserError(
                 f"private state of client {client} could not be written to {self.folder}: {e.strerror}"
@@ -47,8 +47,7 @@ class Private(MutableMapping[int, Tree]):
         self._filed.add(client)
 
     def __getitem__(self, client: int) -> Tree:
-        # Copied: safetensors hands out unaligned views, and alignment changes last bits.
-        return wire(load_file(self._file(client))) if client in self._filed else self._held[client][1]
+        return read_tensors(self._file(client)) if client in self._filed else self._held[client][1]
 
     def __delitem__(self, client: int) -> None:
         if client in self._filed:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pa3dfl.checkpoint import write_atomically
+from pa3dfl.disk import errors_name, write_atomically
 from pa3dfl.engines import Score
 from pa3dfl.task import Task
 
@@ -66,7 +66,7 @@ class RunDirectory:
         write_atomically(self.config, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
 
     def append_round(self, record: dict[str, Any]) -> None:
-        with self.rounds.open("a") as f:
+        with errors_name(self.rounds), self.rounds.open("a") as f:
             f.write(json.dumps(record) + "\n")
 
     def rewind(self, last: dict[str, Any] | None) -> None:

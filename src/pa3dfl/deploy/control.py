@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.checkpoint import write_atomically
 from pa3dfl.deploy.site import CONNECTION, Site, dial, program, site_config
+from pa3dfl.disk import write_atomically
 from pa3dfl.errors import UserError
 
 LOOK_SECONDS = 0.5

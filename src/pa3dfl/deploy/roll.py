@@ -14,8 +14,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pa3dfl.capacity import parse_ratio
-from pa3dfl.checkpoint import write_atomically
 from pa3dfl.deploy.parts import Common, Sizes, agree
+from pa3dfl.disk import write_atomically
 from pa3dfl.engines.flower.engine import GONE, content, record
 from pa3dfl.engines.flower.wire import Facts, Refused, whole
 from pa3dfl.errors import UserError

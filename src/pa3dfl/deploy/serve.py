@@ -17,11 +17,11 @@ from flwr.serverapp import Grid
 
 from pa3dfl.api import federation_of, finish
 from pa3dfl.assembly import configure, flat, make_method
-from pa3dfl.checkpoint import write_atomically
 from pa3dfl.config import Config, read_yaml
 from pa3dfl.deploy.parts import NOBODY, seat_widths, server_task
 from pa3dfl.deploy.roll import Roll, Seat
 from pa3dfl.deploy.site import Site, site_config
+from pa3dfl.disk import write_atomically
 from pa3dfl.engines.flower.engine import Flower
 from pa3dfl.errors import UserError
 from pa3dfl.results import RunDirectory

@@ -14,6 +14,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from pa3dfl.disk import errors_name
 from pa3dfl.errors import UserError
 from pa3dfl.report.runs import Run, distinct
 from pa3dfl.report.tables import comparison, fifth_labels
@@ -170,9 +171,10 @@ def _save(fig: Figure, out: Path) -> Path:
     """Writes both files; a dot in a name like `lr0.1` is no suffix."""
     stem = out.with_suffix("") if out.suffix in {".png", ".svg"} else out
     stem.parent.mkdir(parents=True, exist_ok=True)
-    png = stem.with_name(stem.name + ".png")
-    fig.savefig(png, dpi=200)
+    png, svg = (stem.with_name(stem.name + suffix) for suffix in (".png", ".svg"))
+    with errors_name(png):
+        fig.savefig(png, dpi=200)
     # No date and no random ids: the same runs give the same file, so a picture kept in git stays quiet.
-    with matplotlib.rc_context({"svg.hashsalt": "pa3dfl"}):
-        fig.savefig(stem.with_name(stem.name + ".svg"), metadata={"Date": None}, dpi=200)
+    with errors_name(svg), matplotlib.rc_context({"svg.hashsalt": "pa3dfl"}):
+        fig.savefig(svg, metadata={"Date": None}, dpi=200)
     return png

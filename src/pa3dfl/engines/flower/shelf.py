@@ -10,7 +10,7 @@ from pathlib import Path
 
 import safetensors
 
-from pa3dfl.checkpoint import write_atomically
+from pa3dfl.disk import write_atomically
 from pa3dfl.engines.flower.wire import Refused, pack, unpack
 from pa3dfl.errors import UserError
 from pa3dfl.tree import Tree
