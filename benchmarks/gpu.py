@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from pa3dfl import api, methods
 from pa3dfl.data import Arrays
-from pa3dfl.engines import local
+from pa3dfl.engines import Round, local
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.program import Recorder
 from pa3dfl.engines.sequential import Sequential
@@ -87,7 +87,7 @@ def rounds(case: str, name: str, precision: str, eager: bool, brief: bool, repea
     }
 
     def train(engine: Any) -> Callable[[], Any]:
-        return lambda: engine.train(method, task, server, {}, chosen, 1, lambda: None)
+        return lambda: engine.train(Round(method, task, server, {}, chosen, 1))
 
     many = Captured()
     record["training_s"] = timed(train(many), repeats)
@@ -96,7 +96,7 @@ def rounds(case: str, name: str, precision: str, eager: bool, brief: bool, repea
     record["ms_per_step"] = 1e3 * alone / steps
 
     def whole() -> None:
-        updates = many.train(method, task, server, {}, chosen, 1, lambda: None)
+        updates = many.train(Round(method, task, server, {}, chosen, 1))
         method.aggregate(task, server, updates, 1)
 
     record["round_s"] = timed(whole, repeats)
@@ -104,7 +104,7 @@ def rounds(case: str, name: str, precision: str, eager: bool, brief: bool, repea
     if not brief:
         record["one_at_a_time_ms_per_step"] = 1e3 * timed(train(Captured(at_once=1)), 1) / steps
         record["evaluation_s"] = timed(
-            lambda: many.evaluate(method, task, server, {}, task.clients, 1, "accuracy", lambda: None), 1
+            lambda: many.evaluate(Round(method, task, server, {}, task.clients, 1), "accuracy"), 1
         )
         record["evaluation_in_rounds"] = record["evaluation_s"] / record["round_s"]
     if eager:
@@ -115,7 +115,7 @@ def rounds(case: str, name: str, precision: str, eager: bool, brief: bool, repea
 
 def steps_alone(engine: Captured, method: Any, task: Task, server: Tree, chosen: list[Any], repeats: int) -> float:
     """The replays of all steps of a round, on all streams, and nothing else."""
-    engine.train(method, task, server, {}, chosen, 1, lambda: None)
+    engine.train(Round(method, task, server, {}, chosen, 1))
     left = list(engine._programs)
     programs = []
     for client in chosen:

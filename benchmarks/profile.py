@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu import BATCH, cohort, make, start, steps_alone, timed
+from pa3dfl.engines import Round
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.program import Program
 
@@ -43,7 +44,7 @@ def round_by_parts(engine: Captured, method: Any, task: Any, repeats: int) -> di
     server, chosen = start(method, task), cohort(task)
 
     def train() -> Any:
-        return engine.train(method, task, server, {}, chosen, 1, lambda: None)
+        return engine.train(Round(method, task, server, {}, chosen, 1))
 
     def whole() -> None:
         method.aggregate(task, server, train(), 1)

@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from pa3dfl import api
 from pa3dfl.data import load
+from pa3dfl.engines.base import Round, Tick, silent
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Update
 from pa3dfl.results import RunDirectory
@@ -39,11 +39,9 @@ class Liars(Sequential):
     def __init__(self, liars: int, factor: float) -> None:
         self.liars, self.factor = liars, factor
 
-    def train(
-        self, method: Any, task: Any, server: Any, private: Any, cohort: Any, rnd: int, tick: Any
-    ) -> list[Update]:
-        updates = super().train(method, task, server, private, cohort, rnd, tick)
-        downs = method.download(task, server, cohort, rnd)
+    def train(self, work: Round, tick: Tick = silent) -> list[Update]:
+        updates = super().train(work, tick)
+        downs = work.method.download(work.task, work.server, work.clients, work.number)
         for update, down in zip(updates, downs, strict=True):
             if update.client.id < self.liars:
                 for k in down.keys() & update.tree.keys():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pa3dfl import api
 from pa3dfl.data import Arrays
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.guard import Guard
 from pa3dfl.methods import Method, Update
@@ -56,7 +57,7 @@ def run(method: Method, task: Task, rounds: int = 3, per_round: int = 2) -> Play
     for rnd in range(1, rounds + 1):
         ids = numpy_generator(task.seed, "sample", rnd).choice(len(task.clients), per_round, replace=False)
         cohort = [task.clients[i] for i in sorted(ids)]
-        updates = Sequential().train(method, task, server, played.private, cohort, rnd, lambda: None)
+        updates = Sequential().train(Round(method, task, server, played.private, cohort, rnd))
         good, bad = guard.sift(server, updates)
         assert not bad, bad
         # Aggregation may consume its arguments: keep copies.

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.guard import LARGEST_NORM, Guard, objection
 from pa3dfl.methods import Update, find
@@ -136,7 +137,7 @@ def test_the_round_goes_on_with_the_honest(name: str, make_task: Make) -> None:
 
     def updates() -> tuple[Tree, list[Update]]:
         server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
-        return server, Sequential().train(method, task, server, {}, task.clients, 1, lambda: None)
+        return server, Sequential().train(Round(method, task, server, {}, task.clients, 1))
 
     server, sent = updates()
     key = next(iter(sent[1].tree))

@@ -11,6 +11,7 @@ import torch
 from pa3dfl import methods
 from pa3dfl.capacity import width_of
 from pa3dfl.cost import cost
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential, private_of
 from pa3dfl.methods import Method
 from pa3dfl.tree import Tree, nbytes, wire
@@ -80,8 +81,8 @@ def test_training_changes_neither_server_nor_private_state(method: Method, make_
     played = play(method, task, rounds=2)
     server, private = wire(played.servers[-1]), {i: wire(t) for i, t in played.private.items()}
     before = wire(server), {i: wire(t) for i, t in private.items()}
-    Sequential().train(method, task, server, private, task.clients, 3, lambda: None)
-    Sequential().evaluate(method, task, server, private, task.clients, 3, "accuracy", lambda: None)
+    Sequential().train(Round(method, task, server, private, task.clients, 3))
+    Sequential().evaluate(Round(method, task, server, private, task.clients, 3), "accuracy")
     assert same(server, before[0])
     assert all(same(private[i], before[1][i]) for i in private)
 
@@ -92,7 +93,7 @@ def test_private_state_never_leaves(method: Method, make_task: Make) -> None:
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     client = task.clients[1]
     before = method.download(task, wire(server), [client], 1)
-    Sequential().train(method, task, server, {}, [client], 1, lambda: None)
+    Sequential().train(Round(method, task, server, {}, [client], 1))
     after = method.download(task, wire(server), [client], 1)
     assert same(before[0], after[0])
 
@@ -101,7 +102,7 @@ def test_cost_counts_what_goes_over_the_wire(method: Method, make_task: Make) ->
     task = make_task(method, precision="fp32")
     client = task.clients[-1]
     [record] = cost(method, task.model, task.p_min, 10, [client.width])
-    [update] = Sequential().train(method, task, method.init_server(task), {}, [client], 1, lambda: None)
+    [update] = Sequential().train(Round(method, task, method.init_server(task), {}, [client], 1))
     assert record["bytes_up"] == nbytes(update.tree)
     assert record["bytes_down"] == update.bytes_down
     assert record["encoder_multiply_adds"] > 0

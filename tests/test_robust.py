@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Update, find
 from pa3dfl.robust import centre_of, general, robust
@@ -61,7 +62,7 @@ def test_one_of_four_pulls_less(name: str, rule: str, make_task: Make) -> None:
     downs = method.download(task, start, task.clients, 1)
 
     def after(rule: str, lie: float) -> Tree:
-        updates = Sequential().train(method, task, start, {}, task.clients, 1, lambda: None)
+        updates = Sequential().train(Round(method, task, start, {}, task.clients, 1))
         for k, v in updates[0].tree.items():
             v.copy_(downs[0][k] + lie * (v - downs[0][k]))
         return method.aggregate(task, {k: v.clone() for k, v in start.items()}, robust(rule, downs, updates), 1)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from conftest import make_arrays
 from pa3dfl import api, methods
 from pa3dfl.capacity import candidate_widths, width_of
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
 from pa3dfl.models import Model
@@ -102,7 +103,7 @@ def test_every_client_holds_on_the_wire_what_is_counted(name: str, make_task: Ma
     task = make_task(method, setting="list:1,1/4,9/256,1/256", precision="fp32")
     server = method.init_server(task)
     private = {c.id: method.init_client(task, c) for c in task.clients}
-    updates = Sequential().train(method, task, server, private, task.clients, 1, lambda: None)
+    updates = Sequential().train(Round(method, task, server, private, task.clients, 1))
     for client, update in zip(task.clients, updates, strict=True):
         if name != "pfedgate":  # masks a model of full width
             assert client.width**2 <= client.r

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pa3dfl.checkpoint import Store
-from pa3dfl.engines import Engine, Score
+from pa3dfl.engines import Engine, Round, Score
 from pa3dfl.errors import UserError
 from pa3dfl.guard import Guard
 from pa3dfl.interrupts import deferred_interrupt, sigterm_as_interrupt
@@ -127,7 +127,7 @@ class Federation:
         rnd, method, task = state.round + 1, self.method, self.task
         started = time.monotonic()
         cohort = self.sample(rnd)
-        updates = self.engine.train(method, task, state.server, state.private, cohort, rnd, meter.tick)
+        updates = self.engine.train(Round(method, task, state.server, state.private, cohort, rnd), meter.tick)
         if not updates:
             raise UserError(f"round {rnd}: none of {len(cohort)} clients answered; {self._saved_round} rounds are kept")
         # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
@@ -185,7 +185,7 @@ class Federation:
     def evaluate(self, state: State, meter: Meter) -> list[Score]:
         clients, select = self.tested(), self.plan.select
         scores = self.engine.evaluate(
-            self.method, self.task, state.server, state.private, clients, state.round, select, meter.tick
+            Round(self.method, self.task, state.server, state.private, clients, state.round), select, meter.tick
         )
         if not scores:
             raise UserError(

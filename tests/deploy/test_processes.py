@@ -25,6 +25,7 @@ from pa3dfl import api
 from pa3dfl.checkpoint import Store
 from pa3dfl.data import load
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.tree import Tree
 
@@ -141,7 +142,7 @@ def survivors(live: Live, missing: list[list[int]]) -> tuple[Tree, dict[int, Tre
     task = api.make_task(config, method, load(config.data))
     server, private = method.init_server(task), {}
     for rnd, dead in enumerate(missing, 1):
-        updates = Sequential().train(method, task, server, private, task.clients, rnd, lambda: None)
+        updates = Sequential().train(Round(method, task, server, private, task.clients, rnd))
         updates = [u for u in updates if u.client.id not in dead]
         private |= {u.client.id: u.private for u in updates}
         server = method.aggregate(task, server, updates, rnd)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pa3dfl import methods
-from pa3dfl.engines import Engine, Score, captured, engine_of, program
+from pa3dfl.engines import Engine, Round, Score, captured, engine_of, program
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
@@ -27,11 +27,11 @@ def rounds(
     private: dict[int, Any] = {}
     facts = []
     for rnd in range(1, n + 1):
-        updates = engine.train(method, task, server, private, task.clients, rnd, lambda: None)
+        updates = engine.train(Round(method, task, server, private, task.clients, rnd))
         facts += [(u.client.id, u.bytes_down, u.loss) for u in updates]
         private |= {u.client.id: u.private for u in updates if u.private}
         server = method.aggregate(task, server, updates, rnd)
-    return server, facts, engine.evaluate(method, task, server, private, task.clients, n, "accuracy", lambda: None)
+    return server, facts, engine.evaluate(Round(method, task, server, private, task.clients, n), "accuracy")
 
 
 def assert_equal(ours: Any, reference: Any) -> None:

@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from conftest import make_arrays
 from pa3dfl import api
 from pa3dfl.checkpoint import Store
+from pa3dfl.engines import Round
 from pa3dfl.engines.flower import wire
 from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.sequential import Sequential
@@ -53,11 +54,11 @@ def test_same_bits_as_the_sequential_engine(name: str, make_task: Make, tmp_path
         server, private, seen = fresh(method, task), {}, []
         for rnd in (1, 2, 3):
             cohort = task.clients[:3] if rnd < 3 else task.clients[1:]
-            updates = engine.train(method, task, server, private, cohort, rnd, lambda: None)
+            updates = engine.train(Round(method, task, server, private, cohort, rnd))
             private |= {u.client.id: u.private for u in updates if u.private}
             seen.append([(u.client, u.n, u.loss, u.bytes_down) for u in updates])
             server = method.aggregate(task, server, updates, rnd)
-            seen.append(engine.evaluate(method, task, server, private, task.clients, rnd, "accuracy", lambda: None))
+            seen.append(engine.evaluate(Round(method, task, server, private, task.clients, rnd), "accuracy"))
         ends.append((server, private, seen))
     assert same(ends[0][0], ends[1][0])
     assert ends[0][2] == ends[1][2]
@@ -127,7 +128,7 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
     nodes, start = Nodes(method, task, tmp_path), fresh(method, task)
 
     def round_of(engine: Any) -> list[Update]:
-        return engine.train(method, task, start, {}, task.clients, 1, lambda: None)
+        return engine.train(Round(method, task, start, {}, task.clients, 1))
 
     def after(updates: list[Update]) -> Tree:
         return method.aggregate(task, copy(start), updates, 1)
@@ -167,11 +168,11 @@ def test_who_does_not_answer_is_not_waited_for_longer(make_task: Make, tmp_path:
     nodes = Nodes(method, task, tmp_path)
     nodes.gone = {0, 2}
     began = time.monotonic()
-    updates = nodes.engine(timeout=1.0).train(method, task, fresh(method, task), {}, task.clients, 1, lambda: None)
+    updates = nodes.engine(timeout=1.0).train(Round(method, task, fresh(method, task), {}, task.clients, 1))
     assert [u.client.id for u in updates] == [1, 3]
     assert 1 <= time.monotonic() - began < 3
     nodes.gone = {0, 1, 2, 3}
-    assert nodes.engine(timeout=0.2).train(method, task, fresh(method, task), {}, task.clients, 1, lambda: None) == []
+    assert nodes.engine(timeout=0.2).train(Round(method, task, fresh(method, task), {}, task.clients, 1)) == []
 
 
 def test_scores_from_a_liar_are_left_out(make_task: Make, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_scores_from_a_liar_are_left_out(make_task: Make, tmp_path: Path) -> Non
         1: said(score="good"),
         3: said(score={}),
     }
-    scores = nodes.engine().evaluate(method, task, fresh(method, task), {}, task.clients, 1, "loss", lambda: None)
+    scores = nodes.engine().evaluate(Round(method, task, fresh(method, task), {}, task.clients, 1), "loss")
     assert [s.client for s in scores] == [2]
 
 
@@ -216,7 +217,7 @@ def test_a_rejected_round_leaves_no_private_state(make_task: Make, tmp_path: Pat
     for engine in (Sequential(), nodes.engine()):
         server, private = fresh(method, task), {}
         for rnd in (1, 2, 3):
-            updates = engine.train(method, task, server, private, task.clients[:2], rnd, lambda: None)
+            updates = engine.train(Round(method, task, server, private, task.clients[:2], rnd))
             good = updates if rnd != 2 else updates[:1]
             private |= {u.client.id: u.private for u in good}
             server = method.aggregate(task, server, good, rnd)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pa3dfl import api, methods
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
 
@@ -21,11 +22,9 @@ def test_bfloat16_trains_float32_weights(name: str, make_task: Make) -> None:
     for precision in ("fp32", "bf16"):
         task = make_task(method, precision=precision, setting="list:1/4,1/4,1/16,1/16", lr=0.01)
         [updates[precision]] = Sequential().train(
-            method, task, method.init_server(task), {}, task.clients[:1], 1, lambda: None
+            Round(method, task, method.init_server(task), {}, task.clients[:1], 1)
         )
-        [score] = Sequential().evaluate(
-            method, task, method.init_server(task), {}, task.clients[:1], 1, "loss", lambda: None
-        )
+        [score] = Sequential().evaluate(Round(method, task, method.init_server(task), {}, task.clients[:1], 1), "loss")
         assert 0 < score.val_loss < 10
     exact, narrow = updates["fp32"], updates["bf16"]
     assert all(v.dtype == torch.float32 for v in narrow.tree.values())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pa3dfl import methods
-from pa3dfl.engines import Engine, engine_of
+from pa3dfl.engines import Engine, Round, engine_of
 from pa3dfl.engines.threaded import Threaded
 from pa3dfl.guard import Guard
 from pa3dfl.methods import Method
@@ -30,12 +30,12 @@ def play(engine: Engine, method: Method, task: Task, rounds: int) -> tuple[Tree,
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     private: dict[int, Tree] = {}
     for rnd in range(1, rounds + 1):
-        updates = engine.train(method, task, server, private, task.clients, rnd, nothing)
+        updates = engine.train(Round(method, task, server, private, task.clients, rnd))
         good, bad = Guard(method, task).sift(server, updates)
         assert not bad
         private |= {u.client.id: u.private for u in good if u.private}
         server = method.aggregate(task, server, good, rnd)
-    return server, engine.evaluate(method, task, server, private, task.clients, rounds, "accuracy", nothing)
+    return server, engine.evaluate(Round(method, task, server, private, task.clients, rounds), "accuracy")
 
 
 @pytest.mark.parametrize("name", methods.registry())
@@ -59,9 +59,7 @@ def test_ten_steps_in_float32(name: str, make_task: Make) -> None:
     ends = []
     for engine in ("sequential", "threaded"):
         task = make_task(method, engine=engine, precision="fp32", epochs=10, batch=40, lr=0.005)
-        ends.append(
-            engine_of(engine, CPU, 2).train(method, task, method.init_server(task), {}, task.clients, 1, nothing)
-        )
+        ends.append(engine_of(engine, CPU, 2).train(Round(method, task, method.init_server(task), {}, task.clients, 1)))
     for a, b in zip(*ends, strict=True):
         assert a.client == b.client
         assert a.loss == pytest.approx(b.loss, rel=1e-5)
@@ -119,11 +117,11 @@ def test_an_error_is_raised_as_itself_and_ends_the_rest(make_task: Make) -> None
 def test_an_interrupt_ends_local_training_within_a_step(make_task: Make) -> None:
     method = methods.find("fedavg")()
     task = make_task(method, epochs=20_000, batch=40)
+    server = {k: v.double() for k, v in method.init_server(task).items()}
     threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        Threaded(2).train(method, task, {k: v.double() for k, v in method.init_server(task).items()}, {},
-                          task.clients, 1, nothing)  # fmt: skip
+        Threaded(2).train(Round(method, task, server, {}, task.clients, 1))
     assert time.monotonic() - started < 30
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pa3dfl.engines import Round
 from pa3dfl.engines.local import schedule
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.ditto import Ditto, V, W
@@ -46,7 +47,7 @@ def test_a_client_trains_both_models_on_the_same_batches(make_task: Make) -> Non
     received = {k: v.double() for k, v in method.init_server(task).items()}
     g = torch.Generator().manual_seed(0)
     start_v = {k: v + 0.05 * torch.randn(v.shape, dtype=v.dtype, generator=g) for k, v in received.items()}
-    [update] = Sequential().train(method, task, received, {client.id: start_v}, [client], 1, lambda: None)
+    [update] = Sequential().train(Round(method, task, received, {client.id: start_v}, [client], 1))
 
     for mu, start, trained in ((0.0, received, update.tree), (0.7, start_v, update.private)):
         params = {k: v.clone().requires_grad_() for k, v in start.items()}
@@ -95,7 +96,7 @@ def test_the_order_of_a_tree_does_not_matter(make_task: Make) -> None:
     down = method.init_server(task)
     own = {k: v + 0.1 for k, v in down.items()}
     a, b = (
-        Sequential().train(method, task, given, {1: mine}, [task.clients[1]], 1, lambda: None)[0]
+        Sequential().train(Round(method, task, given, {1: mine}, [task.clients[1]], 1))[0]
         for given, mine in ((down, own), (dict(reversed(down.items())), dict(sorted(own.items()))))
     )
     assert same(a.tree, b.tree)
@@ -113,7 +114,7 @@ def test_tested_is_the_personal_model(make_task: Make, play: Make) -> None:
     assert same(candidates[1.0], played.private[client.id])
     poisoned = {k: torch.full_like(v, torch.nan) for k, v in played.servers[-1].items()}
     scores = [
-        Sequential().evaluate(method, task, server, played.private, task.clients, 2, "accuracy", lambda: None)
+        Sequential().evaluate(Round(method, task, server, played.private, task.clients, 2), "accuracy")
         for server in (played.servers[-1], poisoned)
     ]
     assert scores[0] == scores[1], "a client that took part is tested without the global model"

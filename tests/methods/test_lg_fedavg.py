@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.lg_fedavg import LGFedAvg
 from pa3dfl.tree import wire
@@ -78,7 +79,5 @@ def test_it_learns(make_task: Make, play: Make) -> None:
     played = play(method, task, rounds=4, per_round=4)
     losses = [sum(u.loss for u in updates) for updates in played.rounds]
     assert losses[-1] < 0.7 * losses[0]
-    scores = Sequential().evaluate(
-        method, task, played.servers[-1], played.private, task.clients, 4, "accuracy", lambda: None
-    )
+    scores = Sequential().evaluate(Round(method, task, played.servers[-1], played.private, task.clients, 4), "accuracy")
     assert sum(s.test_accuracy for s in scores) / 4 > 0.4

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from conftest import make_arrays
 from pa3dfl.api import make_model
 from pa3dfl.cost import cost
-from pa3dfl.engines import local
+from pa3dfl.engines import Round, local
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork
@@ -94,7 +94,7 @@ def test_one_local_step_gives_the_hypernetwork_the_true_gradient(make_task: Make
     assert [c.n for c in task.clients] == [rows] * 4
     server = server_of(method, task)
     hn, phi, ids = hypernetwork(method, task), take(HN, server), [c.id for c in task.clients]
-    updates = Sequential().train(method, task, server, {}, task.clients, 1, lambda: None)
+    updates = Sequential().train(Round(method, task, server, {}, task.clients, 1))
     found = hn.gradient(phi, ids, [take(V, u.tree) for u in updates])
 
     params = {k: v.clone().requires_grad_() for k, v in phi.items()}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pa3dfl.api import make_model
 from pa3dfl.cost import cost
-from pa3dfl.engines import local
+from pa3dfl.engines import Round, local
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.pfedgate import GATE, Blocks, PFedGate, cut, keep, score
 from pa3dfl.rng import key
@@ -202,7 +202,7 @@ def test_tested_is_the_global_model_through_the_clients_gate(make_task, play):
     played = play(method, task, rounds=1, per_round=2)
     u = played.rounds[0][0]
     server = played.servers[-1]
-    [got] = Sequential().evaluate(method, task, server, played.private, [u.client], 1, "accuracy", lambda: None)
+    [got] = Sequential().evaluate(Round(method, task, server, played.private, [u.client], 1), "accuracy")
     x, y = task.data.batch(task.data.rows(u.client.id, "val"), None, task.dtype)
     candidate = server | put(GATE, u.private) | {GATE + "sparsity": torch.tensor(float(u.client.r)).double()}
     logits = method.predict(task, FULL, candidate, x)

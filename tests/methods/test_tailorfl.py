@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from conftest import make_arrays
 from pa3dfl.data import Arrays
+from pa3dfl.engines import Round
 from pa3dfl.engines.local import train
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.importance import correlation, learned, swapped, top
@@ -243,7 +244,7 @@ def test_the_tested_model_is_the_current_slice_untrained(make_task, play):
     [candidate] = METHOD.personal(task, client.width, start, start, fixed).values()
     assert not METHOD.trains_to_test
     assert all(torch.equal(v, down[k]) for k, v in candidate.items())
-    scores = Sequential().evaluate(METHOD, task, played.servers[-1], {}, task.clients, 2, "accuracy", lambda: None)
+    scores = Sequential().evaluate(Round(METHOD, task, played.servers[-1], {}, task.clients, 2), "accuracy")
     assert len(scores) == 4
 
 

@@ -24,20 +24,27 @@ class Score:
     alpha: float
 
 
+@dataclass(frozen=True)
+class Round:
+    """What local work depends on: who works, in which round, from which state of the server and of their own."""
+
+    method: Method
+    task: Task
+    server: Tree
+    private: Mapping[int, Tree]
+    clients: Sequence[Client]
+    number: int
+
+
+def silent() -> None:
+    """A tick that nobody hears."""
+
+
 class Engine(ABC):
     name: str
 
     @abstractmethod
-    def train(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        cohort: Sequence[Client],
-        rnd: int,
-        tick: Tick,
-    ) -> list[Update]:
+    def train(self, work: Round, tick: Tick = silent) -> list[Update]:
         """Local training of a cohort: an update of everybody who answered. Changes no state of server or clients.
 
         What an update has in `private` comes back in `private` once the update was accepted: it is the state
@@ -45,17 +52,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def evaluate(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        clients: Sequence[Client],
-        rnd: int,
-        select: str,
-        tick: Tick,
-    ) -> list[Score]:
+    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
         """The personal models of all who answered, chosen on validation data and tested on test data."""
 
     def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027

@@ -8,13 +8,13 @@ does not fit into memory beside the others waits for the next wave.
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 import torch
 
 from pa3dfl.engines import local
-from pa3dfl.engines.base import Score, Tick
+from pa3dfl.engines.base import Round, Score, Tick, silent
 from pa3dfl.engines.program import Program
 from pa3dfl.engines.sequential import CHUNK, Sequential, private_of
 from pa3dfl.errors import UserError
@@ -41,32 +41,23 @@ class Captured(Sequential):
         self._programs: list[Program] = []
         self._waits = False
 
-    def train(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        cohort: Sequence[Client],
-        rnd: int,
-        tick: Tick,
-    ) -> list[Update]:
+    def train(self, work: Round, tick: Tick = silent) -> list[Update]:
+        method, task = work.method, work.task
         if not method.capturable:
-            return super().train(method, task, server, private, cohort, rnd, tick)
+            return super().train(work, tick)
         received = {}
         # The longest first, so that none of them is left over when all others are done.
-        longest = sorted(cohort, key=lambda c: -c.n * c.width)
+        longest = sorted(work.clients, key=lambda c: -c.n * c.width)
 
         def jobs() -> Iterator[Job]:
-            downs = method.download(task, server, longest, rnd)
+            downs = method.download(task, work.server, longest, work.number)
             for i, client in enumerate(longest):
                 down, downs[i] = downs[i], {}
                 received[client.id] = nbytes(down)
-                own = private_of(method, task, private.get(client.id), client)
-                yield client, *method.begin(task, client, down, own)
+                yield client, *self._begin(work, client, down)
 
         updates, losses = [], []
-        for client, program in self._beside(method, task, jobs(), lambda p, c: p.train(c, rnd, "train")):
+        for client, program in self._beside(method, task, jobs(), lambda p, c: p.train(c, work.number, "train")):
             trained, loss = program.trained()
             upload, keep = method.finish(task, client.width, trained, program.fixed)
             updates.append(Update(client, wire(upload), client.n, wire(keep), 0.0, received[client.id]))
@@ -74,41 +65,35 @@ class Captured(Sequential):
             tick()
         for update, loss in zip(updates, torch.stack(losses).tolist(), strict=True):
             update.loss = loss
-        place = {client.id: i for i, client in enumerate(cohort)}
+        place = {client.id: i for i, client in enumerate(work.clients)}
         return sorted(updates, key=lambda u: place[u.client.id])
 
-    def evaluate(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        clients: Sequence[Client],
-        rnd: int,
-        select: str,
-        tick: Tick,
-    ) -> list[Score]:
+    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
+        method, task = work.method, work.task
         if not method.capturable:
-            return super().evaluate(method, task, server, private, clients, rnd, select, tick)
+            return super().evaluate(work, select, tick)
 
         def jobs() -> Iterator[Job]:
-            for at in range(0, len(clients), CHUNK):
-                chunk = clients[at : at + CHUNK]
-                for client, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
-                    own = private_of(method, task, private.get(client.id), client)
-                    yield client, *method.begin(task, client, down, own)
+            for at in range(0, len(work.clients), CHUNK):
+                chunk = work.clients[at : at + CHUNK]
+                for client, down in zip(chunk, method.download(task, work.server, chunk, work.number), strict=True):
+                    yield client, *self._begin(work, client, down)
 
-        def work(program: Program, client: Client) -> None:
+        def test(program: Program, client: Client) -> None:
             if method.trains_to_test:
-                program.train(client, rnd, "test")
+                program.train(client, work.number, "test")
             program.test(client)
 
         tested = []
-        for client, program in self._beside(method, task, jobs(), work):
+        for client, program in self._beside(method, task, jobs(), test):
             tested.append((client, *program.tested()))
             tick()
         # The host looks at the numbers once, when all are on their way.
         return [_score(task, client, alphas, tally.tolist(), select) for client, alphas, tally in tested]
+
+    def _begin(self, work: Round, client: Client, down: Tree) -> tuple[Tree, Tree]:
+        own = private_of(work.method, work.task, work.private.get(client.id), client)
+        return work.method.begin(work.task, client, down, own)
 
     def close(self) -> None:
         """Give the card's memory back: programs and their recordings hold each other."""
@@ -118,9 +103,9 @@ class Captured(Sequential):
             torch.cuda.empty_cache()
 
     def _beside(
-        self, method: Method, task: Task, jobs: Iterable[Job], work: Callable[[Program, Client], None]
+        self, method: Method, task: Task, jobs: Iterable[Job], play: Callable[[Program, Client], None]
     ) -> Iterator[tuple[Client, Program]]:
-        """Start every job's work, as many at a time as fit; yields each with its program, to be read at once."""
+        """Start every job, as many at a time as fit; yields each with its program, to be read at once."""
         if self._of != (method, task):
             self._of, self._programs = (method, task), []
         running: list[tuple[Client, Program]] = []
@@ -138,7 +123,7 @@ class Captured(Sequential):
                     program = Program(method, task, client.width, start, fixed)
                     self._programs.append(program)
                 program.load(start, fixed)
-                work(program, client)
+                play(program, client)
             except torch.OutOfMemoryError:
                 raise UserError(
                     f"the GPU has too little memory for a client of width {client.width}: use a smaller --batch, or "

@@ -1,10 +1,10 @@
 """The reference engine: one client after another, on one device."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pa3dfl.engines import local
-from pa3dfl.engines.base import Engine, Score, Tick
+from pa3dfl.engines.base import Engine, Round, Score, Tick, silent
 from pa3dfl.methods import Method, Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes, wire
@@ -25,46 +25,27 @@ class Sequential(Engine):
     ) -> tuple[Tree, float]:
         return local.train(method, task, client, start, fixed, rnd, purpose)
 
-    def train(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        cohort: Sequence[Client],
-        rnd: int,
-        tick: Tick,
-    ) -> list[Update]:
-        downs = method.download(task, server, cohort, rnd)
+    def train(self, work: Round, tick: Tick = silent) -> list[Update]:
+        downs = work.method.download(work.task, work.server, work.clients, work.number)
 
-        def work(i: int) -> Update:
-            client = cohort[i]
+        def one(i: int) -> Update:
+            client = work.clients[i]
             down, downs[i] = wire(downs[i]), {}
-            return self.train_one(method, task, client, down, private.get(client.id), rnd)
+            return self.train_one(work.method, work.task, client, down, work.private.get(client.id), work.number)
 
-        return self.each(work, cohort, tick)
+        return self.each(one, work.clients, tick)
 
-    def evaluate(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        clients: Sequence[Client],
-        rnd: int,
-        select: str,
-        tick: Tick,
-    ) -> list[Score]:
+    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
         scores: list[Score] = []
-        for at in range(0, len(clients), self.chunk):
-            chunk = clients[at : at + self.chunk]
-            downs = method.download(task, server, chunk, rnd)
+        for at in range(0, len(work.clients), self.chunk):
+            chunk = work.clients[at : at + self.chunk]
+            downs = work.method.download(work.task, work.server, chunk, work.number)
 
-            def work(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> Score:
-                own = private.get(chunk[i].id)
-                return self.test_one(method, task, chunk[i], wire(downs[i]), own, rnd, select)[0]
+            def one(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> Score:
+                own = work.private.get(chunk[i].id)
+                return self.test_one(work.method, work.task, chunk[i], wire(downs[i]), own, work.number, select)[0]
 
-            scores += self.each(work, chunk, tick)
+            scores += self.each(one, chunk, tick)
         return scores
 
     def each(self, work: Callable[[int], T], clients: Sequence[Client], tick: Tick) -> list[T]:

@@ -10,11 +10,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from pa3dfl.engines.base import Engine, Score, Tick
+from pa3dfl.engines.base import Engine, Round, Score, Tick, silent
 from pa3dfl.engines.flower.wire import Facts, Refused, number, pack, read_facts, room, unpack, whole, write_facts
 from pa3dfl.engines.sequential import CHUNK
 from pa3dfl.guard import Guard, Rejected, Spec
-from pa3dfl.methods import Method, Update
+from pa3dfl.methods import Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes
 
@@ -49,46 +49,30 @@ class Flower(Engine):
         self._verdicts: dict[int, str] = {}
         self._best = 0
 
-    def train(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        cohort: Sequence[Client],
-        rnd: int,
-        tick: Tick,
-    ) -> list[Update]:
-        downs = method.download(task, server, cohort, rnd)
-        sizes = {c.id: nbytes(down) for c, down in zip(cohort, downs, strict=True)}
-        orders = [(c, self._order("train", c, private, rnd), d) for c, d in zip(cohort, downs, strict=True)]
+    def train(self, work: Round, tick: Tick = silent) -> list[Update]:
+        method, task, rnd = work.method, work.task, work.number
+        downs = method.download(task, work.server, work.clients, rnd)
+        sizes = {c.id: nbytes(down) for c, down in zip(work.clients, downs, strict=True)}
+        orders = [(c, self._order("train", c, work.private, rnd), d) for c, d in zip(work.clients, downs, strict=True)]
         guard = self._guards.setdefault(task, Guard(method, task))
         updates = []
         for client, reply in self._ask(orders, tick):
             try:
-                update = update_of(client, rnd, reply, guard.spec(server, client), task.device)
+                update = update_of(client, rnd, reply, guard.spec(work.server, client), task.device)
             except Refused as e:
                 update = Update(client, {}, 0, {}, math.nan, 0, str(e))
             update.bytes_down = sizes[client.id]
             updates.append(update)
         return updates
 
-    def evaluate(
-        self,
-        method: Method,
-        task: Task,
-        server: Tree,
-        private: Mapping[int, Tree],
-        clients: Sequence[Client],
-        rnd: int,
-        select: str,
-        tick: Tick,
-    ) -> list[Score]:
+    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
+        rnd = work.number
+
         def orders() -> Iterable[Order]:
-            for at in range(0, len(clients), CHUNK):
-                chunk = clients[at : at + CHUNK]
-                for c, down in zip(chunk, method.download(task, server, chunk, rnd), strict=True):
-                    yield c, self._order("test", c, private, rnd) | {"select": select}, down
+            for at in range(0, len(work.clients), CHUNK):
+                chunk = work.clients[at : at + CHUNK]
+                for c, down in zip(chunk, work.method.download(work.task, work.server, chunk, rnd), strict=True):
+                    yield c, self._order("test", c, work.private, rnd) | {"select": select}, down
 
         scores: dict[int, Score] = {}
         for client, reply in self._ask(orders(), tick):
@@ -107,7 +91,7 @@ class Flower(Engine):
         self._best = best_round
         members = [c for c in task.clients if c.n]
         orders: list[Order] = [(c, self._order("keep", c, {}, best_round) | {"own": per_client}, {}) for c in members]
-        return [client.id for client, reply in self._ask(orders, lambda: None) if not failed(reply)]
+        return [client.id for client, reply in self._ask(orders, silent) if not failed(reply)]
 
     def close(self) -> None:
         self.network.close()
