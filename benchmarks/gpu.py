@@ -92,8 +92,8 @@ def rounds(case: str, name: str, precision: str, eager: bool, brief: bool, repea
     many = Captured()
     record["training_s"] = timed(train(many), repeats)
     record["training_ms_per_step"] = 1e3 * record["training_s"] / steps
-    alone = steps_alone(many, method, task, server, chosen, repeats)
-    record["ms_per_step"] = 1e3 * alone / steps
+    alone, launching = steps_alone(many, method, task, server, chosen, repeats)
+    record["ms_per_step"], record["launching_ms_per_step"] = 1e3 * alone / steps, 1e3 * launching / steps
 
     def whole() -> None:
         updates = many.train(Round(method, task, server, {}, chosen, 1))
@@ -113,8 +113,10 @@ def rounds(case: str, name: str, precision: str, eager: bool, brief: bool, repea
     return record
 
 
-def steps_alone(engine: Captured, method: Any, task: Task, server: Tree, chosen: list[Any], repeats: int) -> float:
-    """The replays of all steps of a round, on all streams, and nothing else."""
+def steps_alone(
+    engine: Captured, method: Any, task: Task, server: Tree, chosen: list[Any], repeats: int
+) -> tuple[float, float]:
+    """The replays of all steps of a round, on all streams, and nothing else; and how long the host launches them."""
     engine.train(Round(method, task, server, {}, chosen, 1))
     left = list(engine._programs)
     programs = []
@@ -124,7 +126,10 @@ def steps_alone(engine: Captured, method: Any, task: Task, server: Tree, chosen:
         sizes = local.order(task, client, 1, "train")[2]
         programs.append((program, program._replays(sizes, [{}] * len(sizes))))
 
+    launching: list[float] = []
+
     def replay() -> None:
+        begun = time.perf_counter()
         for program, replays in programs:
             program.rows.copy_(program.first)
             program.recorder.follow()
@@ -133,8 +138,9 @@ def steps_alone(engine: Captured, method: Any, task: Task, server: Tree, chosen:
                     step()
         for program, _ in programs:
             program.recorder.join()
+        launching.append(time.perf_counter() - begun)
 
-    return timed(replay, repeats)
+    return timed(replay, repeats), statistics.median(launching)
 
 
 def limit(case: str, precision: str, repeats: int) -> dict[str, Any]:

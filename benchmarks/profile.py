@@ -50,7 +50,7 @@ def round_by_parts(engine: Captured, method: Any, task: Any, repeats: int) -> di
         method.aggregate(task, server, train(), 1)
 
     training, everything = timed(train, repeats), timed(whole, repeats)
-    steps = steps_alone(engine, method, task, server, chosen, repeats)
+    steps, _ = steps_alone(engine, method, task, server, chosen, repeats)
     return {
         "steps of all clients": 1e3 * steps,
         "download, data, results": 1e3 * (training - steps),

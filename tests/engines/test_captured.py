@@ -1,6 +1,7 @@
 """Recorded work is the sequential work. Graphs need a GPU; without one a recording is the function itself, and all
 the rest is tested: positions in a pass, programs shared by clients, waves, the choice of the tested model."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -89,3 +90,13 @@ def test_refused_without_a_gpu() -> None:
     with pytest.raises(UserError, match="needs a CUDA GPU"):
         engine_of("captured", torch.device("cpu"))
     assert engine_of("auto", torch.device("cpu")).name == "threaded"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_data_that_stays_with_the_host(make_task: Make) -> None:
+    method = methods.find("pa3dfl")()
+    near = make_task(method, device="cuda", setting="list:1,1/4,1/4,1/16")
+    data = dataclasses.replace(near.data, x=near.data.x.cpu(), y=near.data.y.cpu(), device=near.device)
+    assert data.travels
+    far = dataclasses.replace(near, data=data)
+    assert_equal(rounds(Captured(), method, far, 2), rounds(Sequential(), method, near, 2))

@@ -36,6 +36,11 @@ class FederatedData:
     """Where batches go; None: where the rows are."""
 
     @property
+    def travels(self) -> bool:
+        """Whether rows are kept elsewhere than batches go."""
+        return self.device is not None and self.device.type != self.x.device.type
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
 
