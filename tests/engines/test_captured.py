@@ -1,5 +1,5 @@
 """Recorded work is the sequential work. Graphs need a GPU; without one a recording is the function itself, and all
-the rest is tested: positions in a pass, programs shared by clients, waves, the choice of the tested model."""
+the rest is tested: positions in a pass, programs shared by clients, waiting in line, the choice of the tested model."""
 
 import dataclasses
 from collections.abc import Callable

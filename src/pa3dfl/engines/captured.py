@@ -2,7 +2,7 @@
 
 Clients keep their true widths; the card fills because many small graphs run at once. A program serves every
 client of its width, one after another, so that a cohort needs as many of a width as it has clients of it. What
-does not fit into memory beside the others waits for the next wave.
+does not fit into memory beside the others waits until one of them is done.
 """
 
 import gc
@@ -110,14 +110,15 @@ class Captured(Sequential):
             self._of, self._programs = (method, task), []
         running: list[tuple[Client, Program]] = []
         for client, start, fixed in jobs:
-            program = self._idle(client.width, [p for _, p in running])
-            if len(running) == self.at_once or (program is None and not self._room(client.width)):
-                yield from running
-                running = []
-                program = self._idle(client.width, [])
-            if program is None and not self._room(client.width):
-                self._programs.clear()  # of widths that others need now
-                torch.cuda.empty_cache()
+            while True:
+                program = self._idle(client.width, [p for _, p in running])
+                if len(running) < self.at_once and (program is not None or self._room(client.width)):
+                    break
+                if not running:
+                    self._programs.clear()  # of widths that others need now
+                    torch.cuda.empty_cache()
+                    break
+                yield running.pop(0)  # one goes, one comes
             try:
                 if program is None:
                     program = Program(method, task, client.width, start, fixed)
