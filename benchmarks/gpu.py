@@ -23,7 +23,7 @@ from pa3dfl import api, methods
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Round, local
 from pa3dfl.engines.captured import Captured
-from pa3dfl.engines.program import Recorder
+from pa3dfl.engines.recorder import Recorder
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.pa3dfl import Pa3dFL, hypernetwork, layout
 from pa3dfl.task import Task

@@ -3,7 +3,7 @@
     python examples/liars.py [METHOD…]
 
 A share of the clients sends, in every round, what it was sent minus what it learned (sign flip), or ten times what it
-learned. Shown is the mean test accuracy of the honest clients at the end, over three seeds.
+learned. Shown is the mean test accuracy of the honest clients at the end, over two seeds.
 Takes half an hour on a core.
 """
 
@@ -20,7 +20,7 @@ from pa3dfl.methods import Update
 from pa3dfl.results import RunDirectory
 
 RUN = {
-    "data": "fashion-mnist-10k", "clients": 20, "per_round": 10, "rounds": 16, "epochs": 2, "eval_every": 16,
+    "data": "fashion-mnist-10k", "clients": 20, "per_round": 10, "rounds": 12, "epochs": 2, "eval_every": 12,
     "partition": "dirichlet", "setting": "levels:1/16,1/64,1/256", "threads": 1, "device": "cpu", "patience": 1,
 }  # fmt: skip
 
@@ -30,7 +30,7 @@ LIES = (
 )  # fmt: skip
 
 
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 
 
 class Liars(Sequential):

@@ -137,7 +137,8 @@ def test_a_node_that_comes_back_has_its_state(three: Live) -> None:
 def survivors(live: Live, missing: list[list[int]]) -> tuple[Tree, dict[int, Tree]]:
     """The server's and the clients' state after rounds of Ditto in which these clients were missing."""
     settings = {"method": "ditto", "setting": f"list:{','.join(live.capacities)}", "clients": len(live.capacities)}
-    config = api.configure(OPTIONS | settings | {"data": str(live.folder / "all.npz")})
+    config = api.configure(OPTIONS | settings | {"data": str(live.folder / "all.npz"), "engine": "sequential"})
+    torch.set_num_threads(1)
     method = api.make_method(config)
     task = api.make_task(config, method, load(config.data))
     server, private = method.init_server(task), {}

@@ -1,70 +1,27 @@
 """One client's local work recorded once and replayed: the steps of a pass, and the test of its models.
 
 A step is some 100 small kernels, and launching them from Python takes several times as long as running them.
-Recorded as a CUDA graph, it is one launch. A graph reads and writes the tensors that it was recorded with, so
-that a program owns all of them: parameters, the rows of a whole pass, the position in it, the step size. The
-host then only says "next" until the pass is over.
-
-Programs run beside each other because nothing is shared between two of them: each has its tensors, its
-memory pool, and a stream on which it was recorded *and* is replayed. The last is not a detail: a graph keeps the
-cuBLAS workspace of the stream it was recorded on, and two graphs that share one overwrite each other's
-partial sums, without an error, when they run at the same time.
+Recorded as a CUDA graph, it is one launch. A program owns every tensor that its graphs read and write: parameters, the
+rows of a whole pass, the position in it, the step size. The host then only says "next" until the pass is over, and
+programs run beside each other, because no two of them share anything.
 """
 
-import gc
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Hashable
 from fractions import Fraction
-from functools import partial
-from itertools import chain, groupby
-from typing import Any
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from pa3dfl.engines import local
+from pa3dfl.engines.packed import Packed
+from pa3dfl.engines.recorder import Recorder, Replay
 from pa3dfl.methods import Method
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes, wire
 
-Replay = Callable[[], None]
-
 # So many equal steps in a row are one graph: fewer launches.
 IN_A_ROW = 8
-
-# Entries of at most so many numbers are packed together; larger ones gain nothing from a copy.
-SMALL = 2**16
-
-
-class Packed:
-    """A tree whose small entries lie in few vectors, one for all that are clipped and scaled alike.
-
-    Their gradients then arrive as few vectors too, and a step of SGD is a handful of operations.
-    """
-
-    def __init__(self, method: Method, like: Tree) -> None:
-        self.shapes = {k: v.shape for k, v in like.items()}
-        self.names: list[list[str]] = []
-        self.groups: list[list[local.Scaled]] = []
-        for group in local.clipped(method, like):
-            by_scale: dict[object, list[str]] = {}
-            for k in group:
-                by_scale.setdefault(method.step_scale(k) if like[k].numel() <= SMALL else k, []).append(k)
-            self.groups.append([])
-            for names in by_scale.values():
-                # Sizes with many factors of two first: each then begins at an address that fast kernels ask for.
-                names.sort(key=lambda k: -(like[k].numel() & -like[k].numel()))
-                vector = torch.cat([like[k].detach().flatten() for k in names])
-                self.names.append(names)
-                self.groups[-1].append((method.step_scale(names[0]), vector.requires_grad_()))
-
-    def tree(self) -> Tree:
-        """Its entries: views, through which gradients reach the vectors."""
-        views: Tree = {}
-        for names, (_, vector) in zip(self.names, chain(*self.groups), strict=True):
-            pieces = vector.split([self.shapes[k].numel() for k in names]) if len(names) > 1 else (vector,)
-            views |= {k: piece.view(self.shapes[k]) for k, piece in zip(names, pieces, strict=True)}
-        return {k: views[k] for k in self.shapes}
 
 
 class Program:
@@ -205,64 +162,3 @@ class Program:
             return test, alphas, tally[0], rows
         replay = self.recorder.record(test, test)
         return replay, alphas, tally[0], rows
-
-
-class Recorder:
-    """Records functions as graphs on a stream of its own. Off a GPU a recording is the function itself."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.gpu = device.type == "cuda"
-        self.taken = 0  # bytes of memory, by all recordings
-        if self.gpu:
-            self.stream = torch.cuda.Stream(device)
-            self.pool: Any = torch.cuda.graph_pool_handle()
-
-    def running(self) -> Any:
-        """Work inside this context goes to the own stream."""
-        return torch.cuda.stream(self.stream) if self.gpu else nullcontext()
-
-    def follow(self) -> None:
-        """What runs here next comes after all that the caller's stream has been given."""
-        if self.gpu:
-            self.stream.wait_stream(torch.cuda.current_stream())
-
-    def join(self) -> None:
-        """What the caller's stream is given next comes after all that runs here."""
-        if self.gpu:
-            torch.cuda.current_stream().wait_stream(self.stream)
-
-    def record(self, work: Replay, trial: Replay | None = None) -> Replay:
-        """Libraries choose their kernels on first use, which a capture does not allow: new work is tried first."""
-        if not self.gpu:
-            if trial:
-                trial()
-            return work
-        before = torch.cuda.memory_reserved()
-        self.follow()
-        with self.running():
-            for _ in range(3):
-                if trial:
-                    trial()
-        graph = torch.cuda.CUDAGraph()
-        with _no_collection(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            work()
-        self.join()
-        self.taken += torch.cuda.memory_reserved() - before
-        return partial(_replay, graph, work)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """An old graph that is collected as garbage during a capture would end the capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _replay(graph: torch.cuda.CUDAGraph, work: Replay) -> None:
-    """Holds `work` as well: the tensors that it closes over are read at their old addresses."""
-    graph.replay()
