@@ -15,8 +15,8 @@ SMALL = 2**16
 class Packed:
     """A tree whose small entries lie in few vectors, one for all that are clipped and scaled alike.
 
-    Autograd gathers the gradients of a vector's entries in one copy; clipping, decay and step are then one operation each
-    for all of them. It is right because a step treats all numbers of such a group alike, whatever their shapes.
+    Autograd gathers the gradients of a vector's entries in one copy; clipping, decay and step are then one operation
+    each. It is right because a step treats all numbers of such a group alike, whatever their shapes.
     """
 
     def __init__(self, method: Method, like: Tree) -> None:
