@@ -1,7 +1,6 @@
 """A deployment without its processes: the real server and real nodes, with Flower's messages handed over in memory."""
 
 from collections.abc import Callable, Iterable
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import yaml
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 
 from conftest import make_arrays
 from pa3dfl.deploy.init import init
@@ -17,6 +15,7 @@ from pa3dfl.deploy.resident import on_message
 from pa3dfl.deploy.serve import serve
 from pa3dfl.deploy.site import Site
 from pa3dfl.engines.flower.engine import content
+from postbox import Postbox
 
 OPTIONS = {
     "model": "cnn-fashion", "rounds": 3, "eval_every": 2, "epochs": 1, "batch": 10, "lr": 0.05, "threads": 1,
@@ -33,20 +32,17 @@ def write_data(folder: Path, nodes: int = 3, rows: int = 120) -> None:
         np.savez(folder / f"{name}.npz", x=arrays.x[owner == name], y=arrays.y[owner == name])
 
 
-class Machines:
+class Machines(Postbox):
     """A site and its nodes. `before` sees every order just before it is answered, and may change who is here."""
 
     def __init__(self, folder: Path, capacities: list[str], **options: Any) -> None:
-        # A message carries them; in a running app Flower sets them.
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+        super().__init__()
         self.folder, self.site = folder, Site(folder / "site")
         write_data(folder, len(capacities))
         init(self.site, len(capacities), "127.0.0.1", 9093, False, OPTIONS | options)
         self.here = {100 + i: self.node(i, c) for i, c in enumerate(capacities)}
         self.before: Callable[[int, dict[str, Any]], None] = lambda node, order: None
         self.orders: list[tuple[int, dict[str, Any]]] = []
-        self._mail: dict[str, Message] = {}
-        self._numbers = count(1)
 
     def node(self, i: int, capacity: str, **changes: Any) -> dict[str, Any]:
         folder = self.site.nodes / f"node-{i}"
@@ -61,18 +57,9 @@ class Machines:
     def get_node_ids(self) -> list[int]:
         return list(self.here)
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for message in messages:
-            ids.append(str(next(self._numbers)))
-            message.metadata.__dict__["_message_id"] = ids[-1]
-            self._mail[ids[-1]] = message
-        return ids
-
     def pull_messages(self, ids: Iterable[str]) -> list[Message]:
         replies = []
-        for i in sorted(ids, key=int, reverse=True):
-            message = self._mail[i]
+        for message in self.sent(ids):
             node, order = message.metadata.dst_node_id, content(message)[0]
             self.before(node, order)
             if node in self.here:

@@ -1,12 +1,10 @@
 """Flower's messages without Flower's processes: a grid that hands orders to nodes in this process."""
 
 from collections.abc import Callable, Iterable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 
 from pa3dfl.engines.flower.engine import Flower, content, record
 from pa3dfl.engines.flower.node import Workplace, answer
@@ -15,24 +13,22 @@ from pa3dfl.engines.flower.wire import Facts
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method
 from pa3dfl.task import Task
+from postbox import Postbox
 
 Reply = tuple[Facts, bytes]
 Tamper = Callable[[Facts, bytes], list[Reply]]
 
 
-class Nodes:
+class Nodes(Postbox):
     """All nodes of a task. They answer honestly, once; `tamper` says what arrives instead, by client."""
 
     def __init__(self, method: Method, task: Task, folder: Path) -> None:
+        super().__init__()
         self.method, self.task, self.folder = method, task, folder
         self.tamper: dict[int, Tamper] = {}
         self.gone: set[int] = set()
         self.orders: list[Facts] = []
-        self._mail: dict[str, Message] = {}
         self._answers: dict[Any, Reply] = {}
-        self._numbers = count(1)
-        # A message carries them; in a running app Flower sets them.
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
     @property
     def grid(self) -> Any:
@@ -56,18 +52,10 @@ class Nodes:
     def conclude(self, *_: Any) -> None:
         pass
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for message in messages:
-            ids.append(str(next(self._numbers)))
-            message.metadata.__dict__["_message_id"] = ids[-1]
-            self._mail[ids[-1]] = message
-        return ids
-
     def pull_messages(self, ids: Iterable[str]) -> list[Message]:
         replies = []
-        for i in sorted(ids, key=int, reverse=True):  # the order of replies must not matter
-            order, blob = content(self._mail[i])
+        for message in self.sent(ids):
+            order, blob = content(message)
             client = order["client"]
             if client in self.gone:
                 continue
@@ -76,7 +64,7 @@ class Nodes:
             if at not in self._answers:
                 self._answers[at] = answer(self, order, blob)
             arrived = self.tamper.get(client, lambda facts, blob: [(facts, blob)])(*self._answers[at])
-            replies += [Message(record(*reply), reply_to=self._mail[i]) for reply in arrived]
+            replies += [Message(record(*reply), reply_to=message) for reply in arrived]
         return replies
 
     def engine(self, timeout: float = 60.0) -> Flower:
