@@ -20,7 +20,7 @@ demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
 
-test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine: half an hour on two cores
+test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine: three quarters of an hour on two cores
 	$(BIN)/python -m pytest -m deploy tests/deploy
 
 bench: $(VENV)/.ready $(PEERS)/.ready  ## this library beside others; BENCH=--short for a trial

@@ -22,6 +22,7 @@ from pa3dfl.results import RunDirectory
 RUN = {
     "data": "fashion-mnist-10k", "clients": 20, "per_round": 10, "rounds": 12, "epochs": 2, "eval_every": 12,
     "partition": "dirichlet", "setting": "levels:1/16,1/64,1/256", "threads": 1, "device": "cpu", "patience": 1,
+    "methods": {"pa3dfl": {"hidden": 16}},
 }  # fmt: skip
 
 LIES = (
