@@ -22,7 +22,7 @@ def files(folder: Path) -> list[str]:
     return sorted(f.name for f in folder.iterdir()) if folder.exists() else []
 
 
-def test_the_nearest_place_with_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_nearest_place_with_room(tmp_path: Path) -> None:
     near = torch.device("meta")  # stands for a GPU
     kept = Private(tmp_path / "p", {near: 40, CPU: 80})
     for i in range(4):
@@ -32,7 +32,12 @@ def test_the_nearest_place_with_room(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [kept[i]["w"][0].item() for i in (1, 2, 3)] == [1, 2, 3]
     assert sorted(kept) == [0, 1, 2, 3]
     assert len(kept) == 4
-    kept[4] = tree(10)
+
+
+def test_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = Private(tmp_path / "p", {})
+    for value in range(3):
+        kept[0] = tree(10, value)
     assert capsys.readouterr().err.count("memory is full") == 1
 
 

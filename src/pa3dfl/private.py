@@ -25,6 +25,7 @@ class Private(MutableMapping[int, Tree]):
         self.folder, self.room = folder, dict(room)
         self._held: dict[int, tuple[torch.device, Tree]] = {}
         self._filed: set[int] = set()
+        self._told = False
         shutil.rmtree(folder, ignore_errors=True)  # of a process that is gone: a resumed run reads checkpoints
 
     def __setitem__(self, client: int, tree: Tree) -> None:
@@ -35,8 +36,9 @@ class Private(MutableMapping[int, Tree]):
                 self.room[device] -= size
                 self._held[client] = device, {k: v.to(device) for k, v in tree.items()}
                 return
-        if not self._filed:
+        if not self._told:
             print(f"pa3dfl: memory is full: private state of further clients is kept in {self.folder}", file=sys.stderr)
+            self._told = True
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_tensors(self._file(client), tree)

@@ -12,6 +12,7 @@ import torch
 
 from pa3dfl import methods
 from pa3dfl.engines import Engine, Round, engine_of
+from pa3dfl.engines.base import silent
 from pa3dfl.engines.threaded import Threaded
 from pa3dfl.guard import Guard
 from pa3dfl.methods import Method
@@ -20,9 +21,6 @@ from pa3dfl.tree import Tree
 
 Make = Callable[..., Any]
 CPU = torch.device("cpu")
-
-
-def nothing() -> None: ...
 
 
 def play(engine: Engine, method: Method, task: Task, rounds: int) -> tuple[Tree, list[Any]]:
@@ -88,7 +86,7 @@ def test_one_core_each(make_task: Make) -> None:
     try:
         engine, client = Threaded(2), make_task(methods.find("fedavg")()).clients[0]
         meet = threading.Barrier(2)  # both threads have come: neither does the other's part
-        counts = engine.each(lambda _: (meet.wait(5), torch.get_num_threads())[1], [client] * 2, nothing)
+        counts = engine.each(lambda _: (meet.wait(5), torch.get_num_threads())[1], [client] * 2, silent)
         assert (counts, torch.get_num_threads()) == ([1, 1], 3)
     finally:
         torch.set_num_threads(before)
@@ -128,5 +126,5 @@ def test_an_interrupt_ends_local_training_within_a_step(make_task: Make) -> None
 def test_the_longest_client_comes_first(make_task: Make) -> None:
     task = make_task(methods.find("heterofl")(), setting="list:1/256,1,1/4,1/16")
     order: list[int] = []
-    Threaded(1).each(order.append, task.clients, nothing)
+    Threaded(1).each(order.append, task.clients, silent)
     assert order == [1, 2, 3, 0]
