@@ -34,6 +34,7 @@ def test_written_or_as_before(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_atomically(file, "two")  # type: ignore[arg-type]
     assert file.read_bytes() == b"one"
+    assert [f.name for f in tmp_path.iterdir()] == ["a"]
     write_tensors(file, {"w": torch.ones(3)})
     assert read_tensors(file)["w"].tolist() == [1, 1, 1]
     assert [f.name for f in tmp_path.iterdir()] == ["a"]

@@ -54,7 +54,7 @@ def test_equal_to_the_sequential_engine(
     """Two rounds, so that a replay starts from other weights than it was recorded with; partial batches too."""
     monkeypatch.setattr(program, "IN_A_ROW", 2)  # of three full batches in an epoch
     method = methods.find(name)()
-    task = make_task(method, device=device, epochs=2, setting="list:1,1/4,1/4,1/16")
+    task = make_task(method, device=device, epochs=2, setting="list:1/4,1,1/16,1/4")
     assert_equal(rounds(Captured(), method, task, 2), rounds(Sequential(), method, task, 2))
 
 
