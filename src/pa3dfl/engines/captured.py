@@ -105,7 +105,7 @@ class Captured(Sequential):
     def _beside(
         self, method: Method, task: Task, jobs: Iterable[Job], play: Callable[[Program, Client], None]
     ) -> Iterator[tuple[Client, Program]]:
-        """Start every job, as many at a time as fit; yields each with its program, to be read at once."""
+        """Do every job, as many at a time as fit; yields each with its program, to be read at once."""
         if self._of != (method, task):
             self._of, self._programs = (method, task), []
         running: list[tuple[Client, Program]] = []
@@ -118,7 +118,7 @@ class Captured(Sequential):
                     self._programs.clear()  # of widths that others need now
                     torch.cuda.empty_cache()
                     break
-                yield running.pop(0)  # one goes, one comes
+                yield _first(running)  # one goes, one comes
             try:
                 if program is None:
                     program = Program(method, task, client.width, start, fixed)
@@ -131,7 +131,11 @@ class Captured(Sequential):
                     "--engine sequential"
                 ) from None
             running.append((client, program))
-        yield from running
+            for _, begun in running:
+                if begun.recorder.idle():
+                    begun.advance()
+        while running:
+            yield _first(running)
 
     def _idle(self, width: Fraction, busy: list[Program]) -> Program | None:
         return next((p for p in self._programs if p.width == width and p not in busy), None)
@@ -147,6 +151,18 @@ class Captured(Sequential):
             print(f"pa3dfl: the GPU holds {len(self._programs)} clients at a time; the others wait", file=sys.stderr)
             self._waits = True
         return False
+
+
+def _first(running: list[tuple[Client, Program]]) -> tuple[Client, Program]:
+    """Takes the first out, when the card has been given all of its work.
+
+    All get theirs in turns. The card takes only so much from one stream before the host has to wait: clients of a large
+    network that are started one after another run one after another.
+    """
+    while running[0][1].todo:
+        for _, program in running:
+            program.advance()
+    return running.pop(0)
 
 
 def free_memory(device: torch.device) -> int:

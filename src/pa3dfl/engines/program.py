@@ -2,10 +2,11 @@
 
 A step is some 100 small kernels, and launching them from Python takes several times as long as running them.
 Recorded as a CUDA graph, it is one launch. A program owns every tensor that its graphs read and write: parameters, the
-rows of a whole pass, the position in it, the step size. The host then only says "next" until the pass is over, and
-programs run beside each other, because no two of them share anything.
+rows of a whole pass, the position in it, the step size. The host then only says "next" (`advance`) until the pass is
+over, and programs run beside each other, because no two of them share anything.
 """
 
+from collections import deque
 from collections.abc import Hashable
 from fractions import Fraction
 from itertools import groupby
@@ -40,6 +41,7 @@ class Program:
         self.steps: dict[Hashable, Replay] = {}
         self.tests: dict[tuple[int, int], tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]] = {}
         self.recorder = Recorder(self.device)
+        self.todo: deque[Replay] = deque()
 
     @property
     def taken(self) -> int:
@@ -54,7 +56,7 @@ class Program:
         self.recorder.follow()
 
     def train(self, client: Client, rnd: int, purpose: str) -> None:
-        """Start the client's whole pass; returns at once."""
+        """Get ready for the client's whole pass."""
         rows, crops, sizes = local.order(self.task, client, rnd, purpose)
         noises = [local.draw(self.method, self.task, client, rnd, purpose, i) for i in range(len(sizes))]
         replays = self._replays(sizes, noises)
@@ -66,17 +68,21 @@ class Program:
         self.rate.fill_(self.task.local.rate(rnd))
         self.recorder.follow()
         self.length = len(sizes)
-        with self.recorder.running():
-            for replay in replays:
-                replay()
+        self.todo.extend(replays)
+
+    def advance(self) -> None:
+        """Give the card the next part of what is to be done, if there is more; returns at once."""
+        if self.todo:
+            with self.recorder.running():
+                self.todo.popleft()()
 
     def trained(self) -> tuple[Tree, Tensor]:
-        """The result of the pass that was started, until the next one is, and its mean loss."""
+        """The result of the pass, until the next one, and its mean loss."""
         self.recorder.join()
         return self.theta, self.loss / self.length
 
     def test(self, client: Client) -> None:
-        """Start the test of all candidates for the client's model; returns at once."""
+        """Get ready for the test of all candidates for the client's model."""
         parts = [self.task.data.rows(client.id, part).to(self.device) for part in ("val", "test")]
         key = (len(parts[0]), len(parts[1]))
         if key not in self.tests:
@@ -85,8 +91,7 @@ class Program:
         for mine, given in zip(rows, parts, strict=True):
             mine.copy_(given)
         self.recorder.follow()
-        with self.recorder.running():
-            replay()
+        self.todo.append(replay)
 
     def tested(self) -> tuple[list[float], Tensor]:
         """For each candidate its mixing weight and (correct, loss) on validation and test rows."""

@@ -31,6 +31,10 @@ class Recorder:
         """Work inside this context goes to the own stream."""
         return torch.cuda.stream(self.stream) if self.gpu else nullcontext()
 
+    def idle(self) -> bool:
+        """Whether all that it was given is done."""
+        return not self.gpu or self.stream.query()
+
     def follow(self) -> None:
         """What runs here next comes after all that the caller's stream has been given."""
         if self.gpu:
