@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pa3dfl import hypernetwork
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.tree import Tree
 
@@ -61,12 +60,7 @@ def test_generation_by_the_definition() -> None:
 
 @pytest.mark.parametrize("attention", [True, False])
 @pytest.mark.parametrize("clip_norm", [0.0, 1e6, 0.5])
-@pytest.mark.parametrize("kept", [0, 2**25])
-def test_update_in_place_is_autograd_and_sgd(
-    kept: int, clip_norm: float, attention: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether errors are kept between its two passes or made again."""
-    monkeypatch.setattr(hypernetwork, "KEPT", kept)
+def test_update_in_place_is_autograd_and_sgd(clip_norm: float, attention: bool) -> None:
     hn = network(clip_norm, attention=attention)
     tree = state(hn)
     targets = trained(hn, tree)

@@ -7,7 +7,7 @@ e_i^(l) is the encoder's output for client i as it is.
 
 A decoder has h numbers for each generated one: 1.3-1.7 G of them for ResNet-18. Its gradient is a product
 of two thin matrices, so that neither the gradient nor the generated parameters of more than one layer
-ever exist in full.
+ever exist in full (`pa3dfl.decoders`).
 """
 
 import itertools
@@ -19,17 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pa3dfl.decoders import Decoder, Shape, plain, suited
 from pa3dfl.rng import generator
-from pa3dfl.tree import Tree, leading, wire
-
-Shape = tuple[int, ...]
+from pa3dfl.tree import Tree, leading
 
 # Attention weights (outputs × clients × all clients) that may exist at once: among a million clients, those of a
 # thousand would take 4 GB for each output.
 ATTENTION = 2**26
 
-# Errors (clients × numbers, over all outputs) that an update keeps instead of making them twice.
-KEPT = 2**25
+# Generated tensors begin at multiples of so many numbers: fast kernels ask for aligned addresses.
+ALIGNED = 128
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,10 @@ class HyperNetwork:
 
     def generate(self, tree: Tree, ids: list[int], shapes: Sequence[Mapping[str, Shape]]) -> list[Tree]:
         """Personal parameters of the given clients, pruned to their leading entries."""
-        trees: list[Tree] = [{} for _ in ids]
+        trees = [_room({k: own[k] for k in self.outputs}, tree["embeddings"]) for own in shapes]
         with torch.no_grad():
-            for (name, out), mix in zip(self.outputs.items(), self.mixes(tree, ids), strict=True):
-                full = self._decode(tree, name, mix)
-                pruned = wire(dict(enumerate(_leading(full, out, [own[name] for own in shapes]))))
-                for i, mine in enumerate(trees):
-                    mine[name] = pruned[i]
+            decoders = self._decoders(tree, self.mixes(tree, ids), trees)
+            suited(decoders).decode(decoders)
         return trees
 
     def gradient(self, tree: Tree, ids: list[int], trained: list[Tree]) -> Tree:
@@ -110,7 +106,7 @@ class HyperNetwork:
         params = {k: v.detach().requires_grad_() for k, v in tree.items()}
         loss = params["embeddings"].new_zeros(())
         for (name, out), mix in zip(self.outputs.items(), self.mixes(params, ids), strict=True):
-            full = self._decode(params, name, mix)
+            full = F.linear(mix, *_linear(params, name))
             for generated, target in zip(full, trained, strict=True):
                 error = leading(generated.view(out.shape), target[name].shape) - target[name]
                 loss = loss + error.square().sum() / (2 * len(ids))
@@ -125,52 +121,39 @@ class HyperNetwork:
         # Sorted: a tree from a checkpoint may have another order, which changes the last bits of the norm.
         small = {k: tree[k].detach().requires_grad_() for k in sorted(tree) if not k.startswith("decoder.")}
         mixes = self.mixes(small, ids)
-        fixed = mixes.detach()
-        squares = fixed.new_zeros(())
-        mix_gradients = torch.empty_like(fixed)
-        kept: dict[str, Tensor] = {}
-        for at, (name, out) in enumerate(self.outputs.items()):
-            own = [t[name] for t in trained]
-            generated = _leading(self._decode(tree, name, fixed[at]), out, [t.shape for t in own])
-            torch._foreach_sub_(own, generated)
-            error = self._padded(out, own)
-            torch.mm(error, tree[f"decoder.{name}.weight"], out=mix_gradients[at])
-            # ‖Σ_i error_i e_iᵀ‖² and ‖Σ_i error_i‖² need only m×m products.
-            gram = error @ error.T
-            squares += (gram * (fixed[at] @ fixed[at].T)).sum() + gram.sum()
-            if sum(e.numel() for e in kept.values()) + error.numel() <= KEPT:
-                kept[name] = error
-            del error
-        mix_gradients /= -m
-        gradients = torch.autograd.grad(mixes, list(small.values()), mix_gradients)
-        squares = squares / m**2 + sum(g.square().sum() for g in gradients)
-        norm = float(squares.clamp(min=0).sqrt())
+        decoders, pace = self._decoders(tree, mixes.detach(), trained), self.rate / m
+        # Decoders step at once, so that each is read and written once: the norm is seldom too large.
+        slopes, squares = suited(decoders).learn(decoders, pace)
+        gradients = torch.autograd.grad(mixes, list(small.values()), slopes / -m)
+        total = squares / m**2 + sum(g.square().sum() for g in gradients)
+        norm = float(total.clamp(min=0).sqrt())
         scale = min(1.0, self.clip_norm / norm) if self.clip_norm and norm > 0 else 1.0
-        for at, (name, out) in enumerate(self.outputs.items()):
-            error = kept.pop(name) if name in kept else self._padded(out, [t[name] for t in trained])
-            step = self.rate * scale / m
-            tree[f"decoder.{name}.weight"].addmm_(error.T, fixed[at], alpha=step)
-            tree[f"decoder.{name}.bias"].add_(error.sum(0), alpha=step)
+        if scale < 1:
+            plain.step(decoders, pace * (scale - 1))  # what was too much is taken back
         for k, g in zip(small, gradients, strict=True):
             tree[k].add_(g, alpha=-self.encoder_rate * scale)
         if self.attention:
             tree["tau"].clamp_(min=self.tau_min)
         return norm
 
-    def _decode(self, tree: Tree, name: str, mix: Tensor) -> Tensor:
-        return F.linear(mix, tree[f"decoder.{name}.weight"], tree[f"decoder.{name}.bias"])
-
-    def _padded(self, out: Output, pruned: list[Tensor]) -> Tensor:
-        """(clients, numel): tensors at full size, zero where an entry was pruned."""
-        full = torch.zeros(len(pruned), out.numel, dtype=pruned[0].dtype, device=pruned[0].device)
-        torch._foreach_copy_(_leading(full, out, [t.shape for t in pruned]), pruned)
-        return full
+    def _decoders(self, tree: Tree, mixes: Tensor, own: list[Tree]) -> list[Decoder]:
+        return [
+            Decoder(*_linear(tree, name), mix, out.shape, [mine[name] for mine in own])
+            for (name, out), mix in zip(self.outputs.items(), mixes, strict=True)
+        ]
 
 
-def _leading(full: Tensor, out: Output, shapes: Sequence[Shape]) -> list[Tensor]:
-    """Of each row, as an output, the leading entries of a shape: views."""
-    rows = full.view(-1, *out.shape).unbind()
-    return [leading(row, shape) for row, shape in zip(rows, shapes, strict=True)]
+def _linear(tree: Tree, name: str) -> tuple[Tensor, Tensor]:
+    return tree[f"decoder.{name}.weight"], tree[f"decoder.{name}.bias"]
+
+
+def _room(shapes: Mapping[str, Shape], like: Tensor) -> Tree:
+    """Tensors of these shapes, not filled in, in one piece of memory: a GPU's allocator is slow to hand out many."""
+    sizes = [torch.Size(shape).numel() for shape in shapes.values()]
+    padded = [-(-size // ALIGNED) * ALIGNED for size in sizes]
+    pieces = like.new_empty(sum(padded)).split(padded)
+    cut = [p[:n] if n % ALIGNED else p for n, p in zip(sizes, pieces, strict=True)]
+    return {k: p.view(shape) for (k, shape), p in zip(shapes.items(), cut, strict=True)}
 
 
 def _attend(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:
