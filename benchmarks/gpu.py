@@ -51,17 +51,17 @@ def make(case: str, name: str, precision: str) -> tuple[Any, Task]:
     return method, api.make_task(config, method, arrays)
 
 
-def timed(work: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of `work`, after one run of it that is not counted."""
-    work()
+def timed(work: Callable[..., Any], repeats: int, prepare: Callable[[], tuple[Any, ...]] = lambda: ()) -> float:
+    """Median seconds of `work`, after one run of it that is not counted; what `prepare` makes for it is not, either."""
     seconds = []
-    for _ in range(repeats):
+    for _ in range(repeats + 1):
+        prepared = prepare()
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        work()
+        work(*prepared)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds)
+    return statistics.median(seconds[1:])
 
 
 def start(method: Any, task: Task) -> Tree:
@@ -133,9 +133,10 @@ def steps_alone(
         for program, replays in programs:
             program.rows.copy_(program.first)
             program.recorder.follow()
-            with program.recorder.running():
-                for step in replays:
-                    step()
+            program.todo.extend(replays)
+        for _ in range(max(len(replays) for _, replays in programs)):
+            for program, _ in programs:
+                program.advance()
         for program, _ in programs:
             program.recorder.join()
         launching.append(time.perf_counter() - begun)
@@ -181,17 +182,24 @@ def generation(precision: str) -> dict[str, Any]:
     tree = {k: v.to(task.device) for k, v in hn.init(len(task.clients), 0).items()}
     shapes = [parts.v_shapes(c.width) | put("head.", parts.head) for c in chosen]
     ids = [c.id for c in chosen]
-    generated = hn.generate(tree, ids, shapes)
     generate = timed(lambda: hn.generate(tree, ids, shapes), 5)
-    gc.collect()
-    held = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    update = timed(lambda: hn.update(tree, ids, generated), 5)
-    beyond = torch.cuda.max_memory_allocated() - held
+    clients = sum(map(nbytes, hn.generate(tree, ids, shapes)))
+    before: list[int] = []
+
+    def trained() -> tuple[list[Tree]]:
+        """A little more than clients are given."""
+        made = [{k: v + 1e-3 for k, v in t.items()} for t in hn.generate(tree, ids, shapes)]
+        gc.collect()
+        before.append(torch.cuda.memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+        return (made,)
+
+    update = timed(lambda made: hn.update(tree, ids, made), 5, trained)
+    beyond = torch.cuda.max_memory_allocated() - before[-1]
     return {
         "precision": precision, "parameters": count(tree), "generate_ms": 1e3 * generate, "update_ms": 1e3 * update,
         "beyond_gib": beyond / 2**30, "parameters_gib": nbytes(tree) / 2**30,
-        "clients_gib": sum(map(nbytes, generated)) / 2**30,
+        "clients_gib": clients / 2**30,
     }  # fmt: skip
 
 

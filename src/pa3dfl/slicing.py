@@ -20,6 +20,7 @@ Place = tuple[slice | Tensor, ...]
 Places = dict[str, Place]
 
 
+@lru_cache(maxsize=256)
 def leading_places(model: Model, width: Fraction) -> Places:
     """The leading channels of every layer: submodels are nested."""
     return {k: tuple(slice(0, n) for n in shape) for k, shape in model.shapes(width).items()}
@@ -102,7 +103,17 @@ def cut(tree: Mapping[str, Tensor], places: Places) -> Tree:
 
 def merge(server: Tree, trees: Sequence[Tree], places: Sequence[Places], weights: Sequence[float]) -> Tree:
     """The full model with every entry replaced by its mean over the slices that hold it."""
-    return {k: entrywise_mean(old, [t[k] for t in trees], [p[k] for p in places], weights) for k, old in server.items()}
+    if not all(isinstance(d, slice) for of in places for place in of.values() for d in place):
+        return {k: entrywise_mean(v, [t[k] for t in trees], [p[k] for p in places], weights) for k, v in server.items()}
+    # The same with all tensors of a client in one operation, and of equal slices only their weights summed.
+    total, held = ({k: torch.zeros_like(v) for k, v in server.items()} for _ in range(2))
+    together: dict[int, tuple[Places, float]] = {}
+    for tree, of, weight in zip(trees, places, weights, strict=True):
+        torch._foreach_add_(list(cut(total, of).values()), [tree[k] for k in server], alpha=weight)
+        together[id(of)] = of, together.get(id(of), (of, 0.0))[1] + weight
+    for of, weight in together.values():
+        torch._foreach_add_(list(cut(held, of).values()), weight)
+    return {k: _mean(total[k], held[k], old) for k, old in server.items()}
 
 
 def entrywise_mean(
@@ -120,4 +131,8 @@ def entrywise_mean(
         else:  # the same in half as many operations
             total[place].add_(part, alpha=weight)
             held[place].add_(weight)
+    return _mean(total, held, old)
+
+
+def _mean(total: Tensor, held: Tensor, old: Tensor) -> Tensor:
     return torch.where(held > 0, total / torch.where(held > 0, held, 1), old)
