@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pa3dfl import cli
 from pa3dfl.errors import UserError
@@ -21,6 +22,11 @@ def test_whatever_is_said_is_one_line(capsys: Capture, monkeypatch: pytest.Monke
     for error, code, line in (
         (UserError("a\n  b\n"), 2, "pa3dfl: a b\n"),
         (OSError(28, "No space left on device", "x/y"), 1, "pa3dfl: x/y: No space left on device\n"),
+        (
+            torch.OutOfMemoryError("Tried to allocate 20 MiB"),
+            1,
+            "pa3dfl: the GPU's memory is full: let other programs end, use a smaller --batch, or use --device cpu\n",
+        ),
         (KeyboardInterrupt(), 130, "pa3dfl: stopped\n"),
         (Interrupted(7, Path("x")), 130, "pa3dfl: stopped; 7 rounds are kept, `pa3dfl resume x` goes on from there\n"),
     ):

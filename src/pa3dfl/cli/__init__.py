@@ -6,6 +6,8 @@ A command is a function of its arguments: those that train are in `training`, th
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
 from pa3dfl import api
 from pa3dfl.cli import looking, training
 from pa3dfl.deploy.commands import deploy, predict
@@ -67,5 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except OSError as e:
         say(f"{e.filename or 'a file'}: {e.strerror or e}")
+        return 1
+    except torch.OutOfMemoryError:
+        say("the GPU's memory is full: let other programs end, use a smaller --batch, or use --device cpu")
         return 1
     return 0
