@@ -352,6 +352,27 @@ def test_lazy_layers_are_refused() -> None:
             "leaves the size of 0.weight open: give the layer its input size")  # fmt: skip
 
 
+class Uncalled(nn.Module):
+    """Applies the weight of its first layer by hand, or not at all."""
+
+    def __init__(self, width: float, used: bool) -> None:
+        super().__init__()
+        self.used, hidden = used, int(32 * width)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, hidden)
+        self.head = nn.Linear(hidden, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.head(self.second(x @ self.first.weight.T if self.used else x).relu())
+
+
+def test_a_weight_that_is_used_without_its_layer_is_refused() -> None:
+    left_over = Model(partial(Uncalled, used=False), "mine", (1, 4, 4), 10)
+    assert left_over.layers == ("second",)
+    with pytest.raises(UserError, match=r"uses the weight of 'first' without calling the layer.* call it, as in"):
+        Model(partial(Uncalled, used=True), "mine", (1, 4, 4), 10)
+
+
 def test_inputs_that_do_not_fit_are_refused() -> None:
     refused(lambda w: nn.Sequential(nn.Linear(5, int(8 * w)), nn.Linear(int(8 * w), 4)),
             r"at width 1 cannot take a batch of shape \(6,\): RuntimeError: mat1 and mat2")  # fmt: skip

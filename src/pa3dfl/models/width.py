@@ -173,7 +173,25 @@ class Model:
                 f"model {self.name!r} maps a batch of {self.input_shape} to {tuple(out.shape)[1:]} in {len(order)} "
                 f"layers: expected {self.classes} logits from a torch.nn.Linear head after at least one other layer"
             )
+        self._refuse_uncalled(
+            module, [n for n, m in module.named_modules() if isinstance(m, _WEIGHTED) and n not in order]
+        )
         return tuple(layers), head
+
+    def _refuse_uncalled(self, module: nn.Module, names: list[str]) -> None:
+        """A layer that is not called may be left over, but its weight may not be used without it."""
+        weights = {f"{n}.weight": module.get_parameter(f"{n}.weight").detach().requires_grad_() for n in names}
+        if not weights:
+            return
+        out = functional_call(module, weights, (torch.zeros(2, *self.input_shape),))
+        for name, slope in zip(
+            names, torch.autograd.grad(out.sum(), [*weights.values()], allow_unused=True), strict=True
+        ):
+            if slope is not None:
+                raise UserError(
+                    f"model {self.name!r} uses the weight of {name!r} without calling the layer, which is then "
+                    "not seen: call it, as in self.layer(x)"
+                )
 
     def _try(self, module: nn.Module, params: Tree, width: Fraction) -> Tensor:
         try:
