@@ -1,5 +1,7 @@
 """Who owns which rows."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -151,6 +153,14 @@ def test_split_of_a_client_depends_on_the_seed_and_its_own_rows() -> None:
 def test_split_needs_three_rows(n: int) -> None:
     with pytest.raises(UserError, match=f"^client 1 would own {n} rows: at least 3 are needed .* use fewer --clients"):
         split([np.arange(10), np.arange(n)], 0)
+
+
+def test_splits_are_the_same_whether_kept_or_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[split.__module__], "RECENT", 2)
+    splits = split([np.arange(10) + 10 * i for i in range(4)], seed=0)
+    first = [splits[i].train.tolist() for i in range(4)]
+    assert [splits[i].train.tolist() for i in (3, 3, 2, 1, 0)] == [first[i] for i in (3, 3, 2, 1, 0)]
+    assert splits[0] is splits[0]
 
 
 def test_sizes_of_splits_are_known_without_making_them() -> None:

@@ -49,11 +49,16 @@ def partition(
     raise UserError(f"unknown partition {kind!r}: expected one of {', '.join(KINDS)}")
 
 
+# Splits that are kept because they will be asked for again.
+RECENT = 1024
+
+
 class Splits(Sequence[Split]):
     """Each client's rows split; made when asked for, as most of many never are."""
 
     def __init__(self, rows: Sequence[np.ndarray], seed: int) -> None:
         self.rows, self.seed = rows, seed
+        self._recent: dict[int, Split] = {}
         for i, mine in enumerate(rows):
             _check_size(i, mine)
 
@@ -63,7 +68,12 @@ class Splits(Sequence[Split]):
     def __getitem__(self, i: Any) -> Any:
         if not 0 <= i < len(self):
             raise IndexError(i)
-        return split_one(i, self.rows[i], self.seed)
+        found = self._recent.get(i)
+        if found is None:
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            self._recent[i] = found = split_one(i, self.rows[i], self.seed)
+        return found
 
     def trained(self, i: int) -> int:
         """How many rows a client trains on."""

@@ -31,7 +31,12 @@ def order(task: Task, client: Client, rnd: int, purpose: str) -> tuple[Tensor, T
     crops = task.data.draw_crops(len(chosen), generator(task.seed, f"{purpose}:augment", client.id, rnd))
     ends = range(0, len(rows), task.local.batch)
     sizes = [min(task.local.batch, len(rows) - end) for end in ends] * len(epochs)
-    return chosen.to(task.device), None if crops is None else crops.to(task.device), sizes
+    return sent(chosen, task.device), None if crops is None else sent(crops, task.device), sizes
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """To a device, without waiting for what runs there."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def schedule(task: Task, client: Client, rnd: int, purpose: str) -> list[tuple[Tensor, Tensor | None]]:

@@ -83,7 +83,7 @@ class Program:
 
     def test(self, client: Client) -> None:
         """Get ready for the test of all candidates for the client's model."""
-        parts = [self.task.data.rows(client.id, part).to(self.device) for part in ("val", "test")]
+        parts = [local.sent(self.task.data.rows(client.id, part), self.device) for part in ("val", "test")]
         key = (len(parts[0]), len(parts[1]))
         if key not in self.tests:
             self.tests[key] = self._record_test(parts)
