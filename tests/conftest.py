@@ -1,5 +1,6 @@
 """A small federation on synthetic images, for any method: `make_task(method)`, then `play(method, task)`."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,10 @@ from pa3dfl.task import Task
 from pa3dfl.tree import Tree, wire
 
 pytest_plugins = ["workspace"]
+
+# A shell starts what runs in its background deaf to Ctrl-C, which tests send; their processes inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_arrays(rows: int = 160, classes: int = 4, shape: tuple[int, ...] = (1, 8, 8)) -> Arrays:
