@@ -70,6 +70,30 @@ def test_one_stream_equals_many(name: str, make_task: Make) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_a_round_that_was_stopped_leaves_nothing_behind(
+    device: str, make_task: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients have begun, with steps to go, when the third one fails."""
+    monkeypatch.setattr(program, "IN_A_ROW", 2)
+    method = methods.find("fedavg")()
+    task = make_task(method, device=device, epochs=4)
+    engine, begun, begin = Captured(), [], Captured._begin
+
+    def failing(self: Captured, work: Round, client: Any, down: Any) -> Any:
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        begun.append(client)
+        return begin(self, work, client, down)
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Captured, "_begin", failing)
+        with pytest.raises(KeyboardInterrupt):
+            rounds(engine, method, task, 1)
+    assert any(p.todo for p in engine._programs)
+    assert_equal(rounds(engine, method, task, 1), rounds(Sequential(), method, task, 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_clients_that_do_not_fit_wait(
     device: str, make_task: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,7 @@ class Program:
 
     def load(self, start: Tree, fixed: Tree) -> None:
         """Begin with copies of these; on the caller's stream, so that they may be forgotten afterwards."""
+        self.todo.clear()  # of a round that was stopped
         self.recorder.join()
         for mine, given in ((self.start, start), (self.theta, start), (self.fixed, fixed)):
             self._copy(mine, given)
