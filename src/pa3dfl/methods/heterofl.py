@@ -25,7 +25,7 @@ from torch import Tensor
 
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.rng import key
-from pa3dfl.slicing import cut, entrywise_mean, leading_places
+from pa3dfl.slicing import cut, entrywise_mean, leading_places, merge
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
 
@@ -77,11 +77,12 @@ class HeteroFL(Method):
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         places = [leading_places(task.model, u.client.width) for u in updates]
-        for k, old in server.items():
-            weights: list[float | Tensor] = [u.n for u in updates]
-            if self.masked and self.is_head(task, k):
-                one_per_row = (-1, *[1] * (old.ndim - 1))
-                weights = [u.n * (u.tree[OWNED] > 0).to(old.dtype).view(one_per_row) for u in updates]
+        head = {k: v for k, v in server.items() if self.masked and self.is_head(task, k)}
+        rest = {k: v for k, v in server.items() if k not in head}
+        server |= merge(rest, [u.tree for u in updates], places, [u.n for u in updates])
+        for k, old in head.items():
+            one_per_row = (-1, *[1] * (old.ndim - 1))
+            weights = [u.n * (u.tree[OWNED] > 0).to(old.dtype).view(one_per_row) for u in updates]
             server[k] = entrywise_mean(old, [u.tree[k] for u in updates], [p[k] for p in places], weights)
         return server
 
