@@ -161,6 +161,7 @@ def test_splits_are_the_same_whether_kept_or_made_again(monkeypatch: pytest.Monk
     first = [splits[i].train.tolist() for i in range(4)]
     assert [splits[i].train.tolist() for i in (3, 3, 2, 1, 0)] == [first[i] for i in (3, 3, 2, 1, 0)]
     assert splits[0] is splits[0]
+    assert len(splits._recent) <= 2
 
 
 def test_sizes_of_splits_are_known_without_making_them() -> None:
