@@ -16,7 +16,7 @@ from pa3dfl.cost import cost
 from pa3dfl.engines import Round, local
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.base import Update
-from pa3dfl.methods.pa3dfl import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork
+from pa3dfl.methods.pa3dfl import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork, local_weight
 from pa3dfl.task import Task
 from pa3dfl.tree import put, take, wire
 
@@ -48,8 +48,9 @@ def test_global_head_is_frozen_random_and_the_same_for_all(make_task: Make) -> N
         assert not any(torch.equal(v, head["weight"]) for v in theta.values() if v.shape == head["weight"].shape)
 
 
-def test_loss_by_the_definition(make_task: Make) -> None:
-    method = Pa3dFL(lam=0.03)
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+def test_loss_by_the_definition(weight: float, make_task: Make) -> None:
+    method = Pa3dFL(lam=0.03, local_weight=weight)
     task = make_task(method)
     client = task.clients[1]
     [down] = method.download(task, server_of(method, task), [client], 1)
@@ -66,10 +67,15 @@ def test_loss_by_the_definition(make_task: Make) -> None:
         overlap += float((gram - gram.diag().diag()).square().sum())
     expected = (
         F.cross_entropy(h @ fixed["weight"].T, y)
-        + F.cross_entropy(h @ theta[V + "head.weight"].T + theta[V + "head.bias"], y)
+        + (weight or 1.0) * F.cross_entropy(h @ theta[V + "head.weight"].T + theta[V + "head.bias"], y)
         + 0.03 * overlap
     )
     assert float(method.loss(task, client.width, theta, fixed, (x, y), {})) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_the_local_head_steps_less_on_many_features() -> None:
+    assert [local_weight(Pa3dFL(), features) for features in (128, 192, 512)] == [1, 1, 0.375]
+    assert local_weight(Pa3dFL(local_weight=0.5), 512) == 0.5
 
 
 def test_the_local_head_does_not_shape_the_features(make_task: Make) -> None:

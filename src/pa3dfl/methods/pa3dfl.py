@@ -30,6 +30,9 @@ from pa3dfl.tree import Tree, lerp, put, take
 
 V, HN, HEAD = "theta_v/", "hn/", "head."
 
+# So many features the local head can take at full step: those of the CNNs.
+STEADY = 192
+
 
 @dataclass(frozen=True)
 class Pa3dFL(Method):
@@ -49,6 +52,7 @@ class Pa3dFL(Method):
     tau: float = option(0.2, "attention temperature of every layer at the start", above=0)
     tau_min: float = option(0.1, "floor of the temperatures: below about 0.1 clients stop sharing", above=0)
     head_scale: float = option(0.0, "s: rows of the frozen head in ±s/√features; 0: √3·ln(classes)", at_least=0)
+    local_weight: float = option(0.0, "weight of the local head's loss; 0: min(1, 192/features)", at_least=0)
     last_gain: float = option(0.0, "factor on the features at the start; 0: 1/ln(classes)", at_least=0)
     r2_rule: str = option("max", "R2 of convolutions: max(S,T,k²) or the printed rule", choices=R2_RULES)
     r2_scale: float = option(1.0, "factor on R2 of convolutions", above=0)
@@ -85,7 +89,7 @@ class Pa3dFL(Method):
         local_loss = F.cross_entropy(F.linear(features.detach(), local["weight"], local.get("bias")), y)
         kernels = [theta[U + layer.name] for layer in layout(self, task).layers if layer.kernel]
         overlap = self.lam * off_diagonal(*kernels) if self.lam and kernels else 0
-        return global_loss + local_loss + overlap
+        return global_loss + local_weight(self, local["weight"].shape[1]) * local_loss + overlap
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         trained = [take(V, u.tree) for u in updates]
@@ -119,6 +123,12 @@ class Pa3dFL(Method):
 @lru_cache(maxsize=16)
 def layout(method: Pa3dFL, task: Task) -> Layout:
     return method.decompose(task)
+
+
+def local_weight(method: Pa3dFL, features: int) -> float:
+    """Only the local head is trained by its loss, so that this is a factor on its step: too large a one for the squared
+    length of many features makes it swing."""
+    return method.local_weight or min(1.0, STEADY / features)
 
 
 def feature_gain(method: Pa3dFL, task: Task) -> float:
