@@ -174,7 +174,8 @@ class Free(nn.Module):
         self.head = nn.Linear(w, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.ring(self.grouped(F.conv2d(x, weight=self.first.weight, padding="same")))
+        x = self.first(x) + F.conv2d(x, weight=self.first.weight, padding="same")
+        x = self.ring(self.grouped(x))
         x = torch.stack([F.conv2d(row, self.ring.weight, None, [1, 1], [2, 2]) for row in x])
         x = self.mix(x.mean((2, 3))) @ self.mix.weight / self.mix.weight.norm()
         return self.head(x + self.first.weight.sum() + len(self.first.weight))

@@ -15,8 +15,9 @@ from pa3dfl.api import make_model
 from pa3dfl.cost import cost
 from pa3dfl.engines import Round, local
 from pa3dfl.engines.sequential import Sequential
+from pa3dfl.general import local_weight
 from pa3dfl.methods.base import Update
-from pa3dfl.methods.pa3dfl import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork, local_weight
+from pa3dfl.methods.pa3dfl import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork
 from pa3dfl.task import Task
 from pa3dfl.tree import put, take, wire
 
@@ -74,8 +75,8 @@ def test_loss_by_the_definition(weight: float, make_task: Make) -> None:
 
 
 def test_the_local_head_steps_less_on_many_features() -> None:
-    assert [local_weight(Pa3dFL(), features) for features in (128, 192, 512)] == [1, 1, 0.375]
-    assert local_weight(Pa3dFL(local_weight=0.5), 512) == 0.5
+    assert [local_weight(0.0, features) for features in (128, 192, 512)] == [1, 1, 0.375]
+    assert local_weight(0.5, 512) == 0.5
 
 
 def test_the_local_head_does_not_shape_the_features(make_task: Make) -> None:

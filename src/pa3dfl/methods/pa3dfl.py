@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,14 +23,10 @@ from pa3dfl.general import PLAIN, U
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.models.channels import feature_norms
-from pa3dfl.rng import generator
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, lerp, put, take
 
 V, HN, HEAD = "theta_v/", "hn/", "head."
-
-# So many features the local head can take at full step: those of the CNNs.
-STEADY = 192
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class Pa3dFL(Method):
         local_loss = F.cross_entropy(F.linear(features.detach(), local["weight"], local.get("bias")), y)
         kernels = [theta[U + layer.name] for layer in layout(self, task).layers if layer.kernel]
         overlap = self.lam * off_diagonal(*kernels) if self.lam and kernels else 0
-        return global_loss + local_weight(self, local["weight"].shape[1]) * local_loss + overlap
+        return global_loss + general.local_weight(self.local_weight, features.shape[1]) * local_loss + overlap
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         trained = [take(V, u.tree) for u in updates]
@@ -125,12 +120,6 @@ def layout(method: Pa3dFL, task: Task) -> Layout:
     return method.decompose(task)
 
 
-def local_weight(method: Pa3dFL, features: int) -> float:
-    """Only the local head is trained by its loss, so that this is a factor on its step: too large a one for the squared
-    length of many features makes it swing."""
-    return method.local_weight or min(1.0, STEADY / features)
-
-
 def feature_gain(method: Pa3dFL, task: Task) -> float:
     """The frozen head is large: smaller features give it first logits of order one, and a calm start."""
     return method.last_gain or 1 / math.log(task.model.classes)
@@ -151,9 +140,5 @@ def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
 @lru_cache(maxsize=16)
 def global_head(method: Pa3dFL, task: Task) -> Tree:
     """The frozen head, a function of the seed: every client can make it, so it is never sent."""
-    head = {k: torch.zeros(shape) for k, shape in layout(method, task).head.items()}
-    classes, features = head["weight"].shape
-    # Rows then have a length of about ln(classes), the best of those tried on 10 and on 100 classes.
-    bound = (method.head_scale or math.sqrt(3) * math.log(classes)) / math.sqrt(features)
-    head["weight"].uniform_(-bound, bound, generator=generator(task.seed, "global head"))
+    head = general.random_head(layout(method, task).head, method.head_scale, task.seed)
     return {k: v.to(task.device, task.dtype) for k, v in head.items()}
