@@ -369,7 +369,9 @@ class Uncalled(nn.Module):
 def test_a_weight_that_is_used_without_its_layer_is_refused() -> None:
     left_over = Model(partial(Uncalled, used=False), "mine", (1, 4, 4), 10)
     assert left_over.layers == ("second",)
-    with pytest.raises(UserError, match=r"uses the weight of 'first' without calling the layer.* call it, as in"):
+    frozen = Model(lambda width: Uncalled(width, used=False).requires_grad_(False), "mine", (1, 4, 4), 10)
+    assert frozen.layers == ("second",)
+    with pytest.raises(UserError, match=r"uses 'first.weight' without calling the layer.* call it, as in"):
         Model(partial(Uncalled, used=True), "mine", (1, 4, 4), 10)
 
 

@@ -180,17 +180,17 @@ class Model:
 
     def _refuse_uncalled(self, module: nn.Module, names: list[str]) -> None:
         """A layer that is not called may be left over, but its weight may not be used without it."""
-        weights = {f"{n}.weight": module.get_parameter(f"{n}.weight").detach().requires_grad_() for n in names}
-        if not weights:
+        held = dict(module.named_parameters())
+        weights = {k: held[k].detach().requires_grad_() for n in names if (k := f"{n}.weight") in held}
+        out = functional_call(module, weights, (torch.zeros(2, *self.input_shape),)) if weights else None
+        if out is None or not out.requires_grad:
             return
-        out = functional_call(module, weights, (torch.zeros(2, *self.input_shape),))
-        for name, slope in zip(
-            names, torch.autograd.grad(out.sum(), [*weights.values()], allow_unused=True), strict=True
-        ):
+        slopes = torch.autograd.grad(out.sum(), list(weights.values()), allow_unused=True)
+        for name, slope in zip(weights, slopes, strict=True):
             if slope is not None:
                 raise UserError(
-                    f"model {self.name!r} uses the weight of {name!r} without calling the layer, which is then "
-                    "not seen: call it, as in self.layer(x)"
+                    f"model {self.name!r} uses {name!r} without calling the layer, which is then not seen: call it, as "
+                    "in self.layer(x)"
                 )
 
     def _try(self, module: nn.Module, params: Tree, width: Fraction) -> Tensor:
