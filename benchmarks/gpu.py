@@ -61,6 +61,7 @@ def timed(work: Callable[..., Any], repeats: int, prepare: Callable[[], tuple[An
         work(*prepared)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
+        del prepared  # before the next are made: they may fill the card
     return statistics.median(seconds[1:])
 
 

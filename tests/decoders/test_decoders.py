@@ -14,24 +14,35 @@ from pa3dfl.decoders import Decoder, Shape, fused, plain, suited
 from pa3dfl.decoders.decoder import Fold, fold
 from pa3dfl.tree import leading
 
-# An output's shape, what its clients hold, and h.
-CASES: dict[str, tuple[Shape, list[Shape], int]] = {
-    "outputs and inputs pruned": ((4, 3, 100), [(4, 3, 100), (2, 3, 7), (1, 3, 100)], 64),
-    "inputs pruned": ((3, 40, 5), [(3, 40, 5), (3, 40, 2)], 64),
-    "a linear layer": ((20, 600), [(10, 600), (20, 30)], 20),
-    "a kernel": ((5, 2, 3, 4), [(5, 2, 3, 4), (2, 1, 3, 4)], 8),
-    "nothing pruned, one client": ((700,), [(700,)], 16),
-    "many tiles for each part of a card": ((16, 128, 128), [(16, 128, 128), (8, 128, 64), (1, 128, 8)], 16),
-    "many clients": ((16, 9, 8), [(1 + i % 16, 9, 1 + i % 8) for i in range(33)], 32),
+# h, and of each output its shape and what its clients hold.
+CASES: dict[str, tuple[int, list[tuple[Shape, list[Shape]]]]] = {
+    "outputs and inputs pruned": (64, [((4, 3, 100), [(4, 3, 100), (2, 3, 7), (1, 3, 100)])]),
+    "inputs pruned": (64, [((3, 40, 5), [(3, 40, 5), (3, 40, 2)])]),
+    "a linear layer": (48, [((20, 600), [(10, 600), (20, 30)])]),
+    "a kernel": (16, [((5, 2, 3, 4), [(5, 2, 3, 4), (2, 1, 3, 4)])]),
+    "nothing pruned, one client": (16, [((700,), [(700,)])]),
+    "nobody holds the last outputs": (32, [((7, 50), [(3, 50), (2, 20)])]),
+    "many tiles for each part of a card": (16, [((16, 256, 256), [(16, 256, 256), (8, 256, 128), (1, 256, 16)])]),
+    "many clients": (32, [((16, 9, 8), [(1 + i % 16, 9, 1 + i % 8) for i in range(33)])]),
+    "outputs of all sizes": (
+        128,
+        [((40,), [(40,)] * 9), ((300, 70), [(300 - i, 70 - i) for i in range(9)]), ((33,), [(33,)] * 9)],
+    ),
 }
 
 
-def fresh(case: str, dtype: torch.dtype, device: str) -> Decoder:
-    shape, shapes, h = CASES[case]
+def fresh(case: str, dtype: torch.dtype, device: str) -> list[Decoder]:
+    h, outputs = CASES[case]
     torch.manual_seed(1)
-    n, m = math.prod(shape), len(shapes)
-    weight, bias, mix = (torch.randn(*size, dtype=dtype).to(device) for size in ((n, h), (n,), (m, h)))
-    return Decoder(weight, bias, mix, shape, [torch.zeros(own, dtype=dtype, device=device) for own in shapes])
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, dtype=dtype).to(device)
+
+    def decoder(shape: Shape, shapes: list[Shape]) -> Decoder:
+        n, own = math.prod(shape), [torch.zeros(s, dtype=dtype, device=device) for s in shapes]
+        return Decoder(normal(n, h), normal(n), normal(len(shapes), h), shape, own)
+
+    return [decoder(*output) for output in outputs]
 
 
 def check(kernels: ModuleType, case: str, dtype: torch.dtype, device: str, rtol: float) -> None:
@@ -41,26 +52,30 @@ def check(kernels: ModuleType, case: str, dtype: torch.dtype, device: str, rtol:
         wanted = wanted.detach()
         torch.testing.assert_close(found.double(), wanted, rtol=0, atol=rtol * float(wanted.abs().max()))
 
-    d = fresh(case, dtype, device)
-    params = [t.double().clone().requires_grad_() for t in (d.weight, d.bias, d.mix)]
-    full = (params[2] @ params[0].T + params[1]).view(-1, *d.shape)
-    kernels.decode([d])
-    for own, row in zip(d.own, full, strict=True):
-        close(own, leading(row, own.shape))
-        # What is decoded counts as exact below: errors are of the size of what clients add.
-        row.data[tuple(slice(n) for n in own.shape)] = own.double()
-        own += torch.randn_like(own)
-    errors = [own.double() - leading(row, own.shape) for own, row in zip(d.own, full, strict=True)]
-    loss = sum(((e**2).sum() / 2 for e in errors), full.new_zeros(()))
-    of_weight, of_bias, of_mix = (-g for g in torch.autograd.grad(loss, params))
-    goal = d.weight.double() + 0.3 * of_weight, d.bias.double() + 0.3 * of_bias
-    slopes, squares = kernels.learn([d], 0.3)
-    for own, error in zip(d.own, errors, strict=True):
-        close(own, error)
-    close(slopes, of_mix[None])
-    close(squares, of_weight.square().sum() + of_bias.square().sum())
-    close(d.weight, goal[0])
-    close(d.bias, goal[1])
+    decoders = fresh(case, dtype, device)
+    kernels.decode(decoders)
+    goals = []
+    for d in decoders:
+        params = [t.double().clone().requires_grad_() for t in (d.weight, d.bias, d.mix)]
+        full = (params[2] @ params[0].T + params[1]).view(-1, *d.shape)
+        for own, row in zip(d.own, full, strict=True):
+            close(own, leading(row, own.shape))
+            # What is decoded counts as exact below: errors are of the size of what clients add.
+            row.data[tuple(slice(n) for n in own.shape)] = own.double()
+            own += torch.randn_like(own)
+        errors = [own.double() - leading(row, own.shape) for own, row in zip(d.own, full, strict=True)]
+        loss = sum(((e**2).sum() / 2 for e in errors), full.new_zeros(()))
+        of_weight, of_bias, of_mix = (-g for g in torch.autograd.grad(loss, params))
+        steps = of_weight.square().sum() + of_bias.square().sum()
+        goals.append((d.weight.double() + 0.3 * of_weight, d.bias.double() + 0.3 * of_bias, errors, of_mix, steps))
+    slopes, squares = kernels.learn(decoders, 0.3)
+    for d, slope, (weight, bias, errors, of_mix, _) in zip(decoders, slopes, goals, strict=True):
+        close(d.weight, weight)
+        close(d.bias, bias)
+        close(slope, of_mix)
+        for own, error in zip(d.own, errors, strict=True):
+            close(own, error)
+    close(squares, torch.stack([steps for *_, steps in goals]).sum())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -69,7 +84,7 @@ def test_plain(case: str) -> None:
 
 
 def test_a_known_step_can_be_taken_back() -> None:
-    d = fresh("a kernel", torch.float64, "cpu")
+    (d,) = fresh("a kernel", torch.float64, "cpu")
     before = d.weight.clone(), d.bias.clone()
     plain.learn([d], 0.3)
     assert not torch.equal(d.weight, before[0])
@@ -80,16 +95,27 @@ def test_a_known_step_can_be_taken_back() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("case", CASES)
 def test_fused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = fresh(case, torch.float32, "cuda")
+    decoders = fresh(case, torch.float32, "cuda")
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    assert suited([decoder]) is plain
+    assert suited(decoders) is plain
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    assert suited([decoder]) is fused
+    assert suited(decoders) is fused
     check(fused, case, torch.float32, "cuda", 1e-2)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_clients_left_as_it_was_teaches_a_fused_decoder_nothing() -> None:
+    decoders = fresh("outputs of all sizes", torch.float32, "cuda")
+    before = [d.weight.clone() for d in decoders]
+    fused.decode(decoders)
+    slopes, squares = fused.learn(decoders, 0.3)
+    assert not slopes.any()
+    assert not squares
+    assert all(torch.equal(d.weight, weight) for d, weight in zip(decoders, before, strict=True))
+
+
 def test_what_the_fused_ones_do_not_serve() -> None:
-    assert suited([fresh("a kernel", torch.float32, "cpu")]) is plain, "a CPU"
+    assert suited(fresh("a kernel", torch.float32, "cpu")) is plain, "a CPU"
     assert fold((2, 3, 4), ((1, 2, 3),)) is None, "three axes pruned"
     assert fold((2, 3, 4), ((2, 2, 3),)) is None, "two axes pruned, and not the first"
 

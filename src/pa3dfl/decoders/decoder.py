@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from torch import Tensor
 
@@ -16,6 +16,10 @@ class Decoder:
     mix: Tensor  # (m, h), of m clients
     shape: Shape  # of an output, n entries
     own: list[Tensor]  # what each client holds of its own
+
+    @cached_property
+    def folded(self) -> "Fold | None":
+        return fold(self.shape, tuple([t.shape for t in self.own]))
 
 
 @dataclass(frozen=True)
