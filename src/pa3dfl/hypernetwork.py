@@ -19,16 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pa3dfl.decoders import Decoder, Shape, plain, suited
+from pa3dfl.decoders import Decoder, Held, Room, Shape, plain, suited
 from pa3dfl.rng import generator
 from pa3dfl.tree import Tree, leading
 
 # Attention weights (outputs × clients × all clients) that may exist at once: among a million clients, those of a
 # thousand would take 4 GB for each output.
 ATTENTION = 2**26
-
-# Generated tensors begin at multiples of so many numbers: fast kernels ask for aligned addresses.
-ALIGNED = 128
 
 
 @dataclass(frozen=True)
@@ -95,11 +92,11 @@ class HyperNetwork:
 
     def generate(self, tree: Tree, ids: list[int], shapes: Sequence[Mapping[str, Shape]]) -> list[Tree]:
         """Personal parameters of the given clients, pruned to their leading entries."""
-        trees = [_room({k: own[k] for k in self.outputs}, tree["embeddings"]) for own in shapes]
+        rooms = [Room([own[k] for k in self.outputs], tree["embeddings"]) for own in shapes]
         with torch.no_grad():
-            decoders = self._decoders(tree, self.mixes(tree, ids), trees)
-            suited(decoders).decode(decoders)
-        return trees
+            decoders = self._decoders(tree, self.mixes(tree, ids))
+            suited(decoders, [*rooms]).decode(decoders, rooms)
+        return [dict(zip(self.outputs, room.tensors, strict=True)) for room in rooms]
 
     def gradient(self, tree: Tree, ids: list[int], trained: list[Tree]) -> Tree:
         """∂/∂φ of 1/m Σ ½‖generated − trained‖² by autograd: the definition that `update` must equal."""
@@ -121,39 +118,28 @@ class HyperNetwork:
         # Sorted: a tree from a checkpoint may have another order, which changes the last bits of the norm.
         small = {k: tree[k].detach().requires_grad_() for k in sorted(tree) if not k.startswith("decoder.")}
         mixes = self.mixes(small, ids)
-        decoders, pace = self._decoders(tree, mixes.detach(), trained), self.rate / m
+        decoders, pace = self._decoders(tree, mixes.detach()), self.rate / m
+        held = [Held([mine[k] for k in self.outputs]) for mine in trained]
         # Decoders step at once, so that each is read and written once: the norm is seldom too large.
-        slopes, squares = suited(decoders).learn(decoders, pace)
+        slopes, squares = suited(decoders, held).learn(decoders, held, pace)
         gradients = torch.autograd.grad(mixes, list(small.values()), slopes / -m)
-        total = squares / m**2 + sum(g.square().sum() for g in gradients)
-        norm = float(total.clamp(min=0).sqrt())
+        norms = torch.stack([squares.clamp(min=0).sqrt() / m, *torch._foreach_norm(gradients)])
+        norm = float(torch.linalg.vector_norm(norms))
         scale = min(1.0, self.clip_norm / norm) if self.clip_norm and norm > 0 else 1.0
         if scale < 1:
-            plain.step(decoders, pace * (scale - 1))  # what was too much is taken back
-        for k, g in zip(small, gradients, strict=True):
-            tree[k].add_(g, alpha=-self.encoder_rate * scale)
+            plain.step(decoders, held, pace * (scale - 1))  # what was too much is taken back
+        torch._foreach_add_([tree[k] for k in small], gradients, alpha=-self.encoder_rate * scale)
         if self.attention:
             tree["tau"].clamp_(min=self.tau_min)
         return norm
 
-    def _decoders(self, tree: Tree, mixes: Tensor, own: list[Tree]) -> list[Decoder]:
-        return [
-            Decoder(*_linear(tree, name), mix, out.shape, [mine[name] for mine in own])
-            for (name, out), mix in zip(self.outputs.items(), mixes, strict=True)
-        ]
+    def _decoders(self, tree: Tree, mixes: Tensor) -> list[Decoder]:
+        named = zip(self.outputs.items(), mixes.unbind(), strict=True)
+        return [Decoder(*_linear(tree, name), mix, out.shape) for (name, out), mix in named]
 
 
 def _linear(tree: Tree, name: str) -> tuple[Tensor, Tensor]:
     return tree[f"decoder.{name}.weight"], tree[f"decoder.{name}.bias"]
-
-
-def _room(shapes: Mapping[str, Shape], like: Tensor) -> Tree:
-    """Tensors of these shapes, not filled in, in one piece of memory: a GPU's allocator is slow to hand out many."""
-    sizes = [torch.Size(shape).numel() for shape in shapes.values()]
-    padded = [-(-size // ALIGNED) * ALIGNED for size in sizes]
-    pieces = like.new_empty(sum(padded)).split(padded)
-    cut = [p[:n] if n % ALIGNED else p for n, p in zip(sizes, pieces, strict=True)]
-    return {k: p.view(shape) for (k, shape), p in zip(shapes.items(), cut, strict=True)}
 
 
 def _attend(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:

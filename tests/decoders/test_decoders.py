@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pa3dfl.decoders import Decoder, Shape, fused, plain, suited
+from pa3dfl.decoders import Decoder, Held, Room, Shape, fused, plain, suited
 from pa3dfl.decoders.decoder import Fold, fold
 from pa3dfl.tree import leading
 
@@ -18,7 +18,7 @@ from pa3dfl.tree import leading
 CASES: dict[str, tuple[int, list[tuple[Shape, list[Shape]]]]] = {
     "outputs and inputs pruned": (64, [((4, 3, 100), [(4, 3, 100), (2, 3, 7), (1, 3, 100)])]),
     "inputs pruned": (64, [((3, 40, 5), [(3, 40, 5), (3, 40, 2)])]),
-    "a linear layer": (48, [((20, 600), [(10, 600), (20, 30)])]),
+    "a linear layer": (32, [((20, 600), [(10, 600), (20, 30)])]),
     "a kernel": (16, [((5, 2, 3, 4), [(5, 2, 3, 4), (2, 1, 3, 4)])]),
     "nothing pruned, one client": (16, [((700,), [(700,)])]),
     "nobody holds the last outputs": (32, [((7, 50), [(3, 50), (2, 20)])]),
@@ -31,18 +31,16 @@ CASES: dict[str, tuple[int, list[tuple[Shape, list[Shape]]]]] = {
 }
 
 
-def fresh(case: str, dtype: torch.dtype, device: str) -> list[Decoder]:
+def fresh(case: str, dtype: torch.dtype, device: str) -> tuple[list[Decoder], list[Held]]:
     h, outputs = CASES[case]
     torch.manual_seed(1)
 
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, dtype=dtype).to(device)
 
-    def decoder(shape: Shape, shapes: list[Shape]) -> Decoder:
-        n, own = math.prod(shape), [torch.zeros(s, dtype=dtype, device=device) for s in shapes]
-        return Decoder(normal(n, h), normal(n), normal(len(shapes), h), shape, own)
-
-    return [decoder(*output) for output in outputs]
+    decoders = [Decoder(normal(n := math.prod(s), h), normal(n), normal(len(own), h), s) for s, own in outputs]
+    by_client = zip(*(own for _, own in outputs), strict=True)
+    return decoders, [Held([torch.zeros(s, dtype=dtype, device=device) for s in shapes]) for shapes in by_client]
 
 
 def check(kernels: ModuleType, case: str, dtype: torch.dtype, device: str, rtol: float) -> None:
@@ -52,29 +50,30 @@ def check(kernels: ModuleType, case: str, dtype: torch.dtype, device: str, rtol:
         wanted = wanted.detach()
         torch.testing.assert_close(found.double(), wanted, rtol=0, atol=rtol * float(wanted.abs().max()))
 
-    decoders = fresh(case, dtype, device)
-    kernels.decode(decoders)
+    decoders, clients = fresh(case, dtype, device)
+    kernels.decode(decoders, clients)
     goals = []
-    for d in decoders:
+    for i, d in enumerate(decoders):
         params = [t.double().clone().requires_grad_() for t in (d.weight, d.bias, d.mix)]
         full = (params[2] @ params[0].T + params[1]).view(-1, *d.shape)
-        for own, row in zip(d.own, full, strict=True):
-            close(own, leading(row, own.shape))
+        own = [held.tensors[i] for held in clients]
+        for tensor, row in zip(own, full, strict=True):
+            close(tensor, leading(row, tensor.shape))
             # What is decoded counts as exact below: errors are of the size of what clients add.
-            row.data[tuple(slice(n) for n in own.shape)] = own.double()
-            own += torch.randn_like(own)
-        errors = [own.double() - leading(row, own.shape) for own, row in zip(d.own, full, strict=True)]
+            row.data[tuple(slice(n) for n in tensor.shape)] = tensor.double()
+            tensor += torch.randn_like(tensor)
+        errors = [tensor.double() - leading(row, tensor.shape) for tensor, row in zip(own, full, strict=True)]
         loss = sum(((e**2).sum() / 2 for e in errors), full.new_zeros(()))
         of_weight, of_bias, of_mix = (-g for g in torch.autograd.grad(loss, params))
         steps = of_weight.square().sum() + of_bias.square().sum()
         goals.append((d.weight.double() + 0.3 * of_weight, d.bias.double() + 0.3 * of_bias, errors, of_mix, steps))
-    slopes, squares = kernels.learn(decoders, 0.3)
-    for d, slope, (weight, bias, errors, of_mix, _) in zip(decoders, slopes, goals, strict=True):
+    slopes, squares = kernels.learn(decoders, clients, 0.3)
+    for i, (d, (weight, bias, errors, of_mix, _)) in enumerate(zip(decoders, goals, strict=True)):
         close(d.weight, weight)
         close(d.bias, bias)
-        close(slope, of_mix)
-        for own, error in zip(d.own, errors, strict=True):
-            close(own, error)
+        close(slopes[i], of_mix)
+        for held, error in zip(clients, errors, strict=True):
+            close(held.tensors[i], error)
     close(squares, torch.stack([steps for *_, steps in goals]).sum())
 
 
@@ -84,40 +83,54 @@ def test_plain(case: str) -> None:
 
 
 def test_a_known_step_can_be_taken_back() -> None:
-    (d,) = fresh("a kernel", torch.float64, "cpu")
+    (d,), clients = fresh("a kernel", torch.float64, "cpu")
     before = d.weight.clone(), d.bias.clone()
-    plain.learn([d], 0.3)
+    plain.learn([d], clients, 0.3)
     assert not torch.equal(d.weight, before[0])
-    plain.step([d], -0.3)
+    plain.step([d], clients, -0.3)
     torch.testing.assert_close((d.weight, d.bias), before, rtol=0, atol=1e-12)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("case", CASES)
 def test_fused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoders = fresh(case, torch.float32, "cuda")
+    given = fresh(case, torch.float32, "cuda")
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    assert suited(decoders) is plain
+    assert suited(*given) is plain
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    assert suited(decoders) is fused
+    assert suited(*given) is fused
     check(fused, case, torch.float32, "cuda", 1e-2)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_what_clients_left_as_it_was_teaches_a_fused_decoder_nothing() -> None:
-    decoders = fresh("outputs of all sizes", torch.float32, "cuda")
+    decoders, clients = fresh("outputs of all sizes", torch.float32, "cuda")
     before = [d.weight.clone() for d in decoders]
-    fused.decode(decoders)
-    slopes, squares = fused.learn(decoders, 0.3)
+    fused.decode(decoders, clients)
+    slopes, squares = fused.learn(decoders, clients, 0.3)
     assert not slopes.any()
     assert not squares
     assert all(torch.equal(d.weight, weight) for d, weight in zip(decoders, before, strict=True))
 
 
 def test_what_the_fused_ones_do_not_serve() -> None:
-    assert suited(fresh("a kernel", torch.float32, "cpu")) is plain, "a CPU"
+    assert suited(*fresh("a kernel", torch.float32, "cpu")) is plain, "a CPU"
     assert fold((2, 3, 4), ((1, 2, 3),)) is None, "three axes pruned"
     assert fold((2, 3, 4), ((2, 2, 3),)) is None, "two axes pruned, and not the first"
+
+
+def test_tensors_of_one_room_are_apart() -> None:
+    shapes: list[Shape] = [(3, 5), (), (128,), (7,)]
+    room = Room(shapes, torch.empty(0, dtype=torch.float64))
+    for i, (tensor, shape, address) in enumerate(zip(room.tensors, shapes, room.addresses(), strict=True)):
+        assert tensor.shape == shape
+        assert tensor.dtype == torch.float64
+        assert tensor.is_contiguous()
+        assert tensor.data_ptr() == address
+        assert address % 64 == 0
+        tensor.fill_(i)
+    assert [float(tensor.mean()) for tensor in room.tensors] == [0, 1, 2, 3]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in room.tensors}) == 1
 
 
 def test_folds_by_hand() -> None:

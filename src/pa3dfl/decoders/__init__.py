@@ -12,11 +12,11 @@ Two operations are all that a round asks of decoders:
 from types import ModuleType
 
 from pa3dfl.decoders import fused, plain
-from pa3dfl.decoders.decoder import Decoder, Shape
+from pa3dfl.decoders.decoder import Decoder, Held, Room, Shape
 
-__all__ = ["Decoder", "Shape", "plain", "suited"]
+__all__ = ["Decoder", "Held", "Room", "Shape", "plain", "suited"]
 
 
-def suited(decoders: list[Decoder]) -> ModuleType:
+def suited(decoders: list[Decoder], clients: list[Held]) -> ModuleType:
     """The implementation for these decoders and what their clients hold."""
-    return fused if fused.serves(decoders) else plain
+    return fused if fused.serves(decoders, clients) else plain

@@ -1,12 +1,17 @@
-"""One decoder, and how what its clients hold lies in memory."""
+"""One decoder; what a client holds of decoders' outputs; and how that lies in memory."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 from torch import Tensor
 
 Shape = tuple[int, ...]
+
+# Tensors begin at multiples of so many numbers: fast kernels ask for aligned addresses.
+ALIGNED = 128
 
 
 @dataclass(frozen=True)
@@ -15,11 +20,55 @@ class Decoder:
     bias: Tensor  # (n)
     mix: Tensor  # (m, h), of m clients
     shape: Shape  # of an output, n entries
-    own: list[Tensor]  # what each client holds of its own
+
+
+class Held:
+    """What a client holds of the outputs, one tensor of each decoder."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = tensors
+        self.shapes: tuple[Shape, ...] = tuple([t.shape for t in tensors])
+
+    def addresses(self) -> list[int]:
+        return [t.data_ptr() for t in self.tensors]
+
+    def dense(self) -> bool:
+        return all(t.is_contiguous() for t in self.tensors)
+
+
+class Room(Held):
+    """Room for that, not filled in, in one piece of memory: a GPU's allocator is slow to hand out many.
+
+    Nor are tensors quick to make: these are when they are asked for, while the card may be filling them in.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], like: Tensor) -> None:
+        self.shapes = tuple(shapes)
+        *self._starts, size = _starts(self.shapes)
+        self._memory = like.new_empty(size)
+
+    def addresses(self) -> list[int]:
+        first, size = self._memory.data_ptr(), self._memory.element_size()
+        return [first + size * start for start in self._starts]
+
+    def dense(self) -> bool:
+        return True
 
     @cached_property
-    def folded(self) -> "Fold | None":
-        return fold(self.shape, tuple([t.shape for t in self.own]))
+    def tensors(self) -> Sequence[Tensor]:  # type: ignore[override]
+        places = zip(self.shapes, self._starts, strict=True)
+        return [self._memory.as_strided(shape, _strides(shape), start) for shape, start in places]
+
+
+@lru_cache(maxsize=256)
+def _starts(shapes: tuple[Shape, ...]) -> list[int]:
+    """Where tensors of these shapes begin, and where the last one ends."""
+    return list(accumulate([-(-math.prod(shape) // ALIGNED) * ALIGNED for shape in shapes], initial=0))
+
+
+@lru_cache(maxsize=4096)
+def _strides(shape: Shape) -> Shape:
+    return tuple([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
 
 
 @dataclass(frozen=True)
@@ -31,8 +80,7 @@ class Fold:
     columns: list[int]
 
 
-@lru_cache(maxsize=256)
-def fold(shape: Shape, shapes: tuple[Shape, ...]) -> Fold | None:
+def fold(shape: Shape, shapes: Sequence[Shape]) -> Fold | None:
     """Axes that nobody prunes join the ones before them; None if that leaves more than two that are pruned."""
     pruned = [axis for axis, size in enumerate(shape) if any(own[axis] != size for own in shapes)]
     last = pruned[-1] if pruned else 0

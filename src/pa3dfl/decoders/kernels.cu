@@ -10,24 +10,32 @@
 // t + 4 for 2t + 1, so that one product's result is the next one's operand as it is.
 
 constexpr int C = (M + 7) / 8 * 8;  // clients, padded
-constexpr int ROWS = 16, WARPS = 4, STAGES = 2;
-#define NOT_HELD __int_as_float(0x7f800000)  // infinity
+constexpr int ROWS = 16, STAGES = 2;
 
-struct Holder {  // of one client's part of an output, (outer, inner, columns): how much of two axes it holds
+struct __align__(16) Holder {  // of one client's part of an output, (outer, inner, columns): how much of two axes it holds
     float* start;
-    int outer, columns;
+    unsigned outer, columns;
 };
 
 struct Output {
     float *weight, *bias;
     const float* mix;
-    long long rows;  // that anybody holds
-    int inner, columns;
+    unsigned inner, columns;
     Holder holders[M];
 };
 
 struct Span {  // of rows: what a block works on
-    int output, first, end, unused;
+    unsigned output, first, end, unused;
+};
+
+struct Divisor {  // Division by what the compiler does not know takes twenty instructions, this takes five.
+    unsigned by, inverse;
+    __device__ Divisor(unsigned by) : by(by), inverse(by > 1 ? (1ull << 32) / by : ~0u) {}
+    __device__ void operator()(unsigned x, unsigned& quotient, unsigned& rest) const {
+        quotient = __umulhi(x, inverse);  // or one less than it should be
+        rest = x - quotient * by;
+        if (rest >= by) quotient++, rest -= by;
+    }
 };
 
 struct Stage {  // Distances between rows are such that lanes meet in no bank of the memory.
@@ -51,26 +59,29 @@ static_assert(sizeof(Room) == ROOM);
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-__device__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-
-// Copies that do not wait; zeros where `inside` is false.
-__device__ void bring_16(float* to, const float* from, bool inside) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0));
-}
-__device__ void bring_4(float* to, const float* from, bool inside) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 4 : 0));
+// A copy that does not wait; zeros, and nothing is read, where `inside` is false.
+template <int BYTES>
+__device__ void bring(float* to, const float* from, bool inside) {
+    unsigned at = __cvta_generic_to_shared(to);
+    if (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(inside ? 16 : 0));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(inside ? 4 : 0));
 }
 __device__ void close_group() { asm volatile("cp.async.commit_group;"); }
+// To the card's memory; the compiler does not know that tables point there.
+__device__ void put(float* to, float x) { asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
+__device__ void put(float* to, float2 x) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+}
+
 template <int LEFT>
 __device__ void wait_for_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-__device__ float rounded(float x) {  // to TF32
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return __uint_as_float(bits);
-}
+// To TF32, whose last 13 bits products ignore.
+__device__ float rounded(float x) { return __uint_as_float(__float_as_uint(x) + 0x1000); }
 
 __device__ void multiply(float (&sum)[4], float a0, float a1, float a2, float a3, float2 b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -79,10 +90,20 @@ __device__ void multiply(float (&sum)[4], float a0, float a1, float a2, float a3
           "r"(__float_as_uint(b.x)), "r"(__float_as_uint(b.y)));
 }
 
-struct Place {  // of a row of the weight in clients' parts
-    int line, column, outer;
-    __device__ Place(const Output& output, int row)
-        : line(row / output.columns), column(row % output.columns), outer(line / output.inner) {}
+struct Weights {  // of an output, at hand
+    float *weight, *bias;
+    Divisor columns, inner;
+    __device__ Weights(const Output& output)
+        : weight(output.weight), bias(output.bias), columns(output.columns), inner(output.inner) {}
+};
+
+struct Place {  // of a row of the weight in clients' parts; nobody holds a row beyond the end
+    unsigned line, column, outer, of_inner;
+    __device__ Place(const Weights& of, unsigned row, unsigned end) {
+        of.columns(row, line, column);
+        of.inner(line, outer, of_inner);
+        if (row >= end) outer = ~0u;
+    }
     __device__ bool held(const Holder& holder) const { return outer < holder.outer && column < holder.columns; }
     __device__ float* in(const Holder& holder) const { return holder.start + (line * holder.columns + column); }
 };
@@ -92,7 +113,7 @@ __device__ void prepare(Room& room, const Output& output) {
     for (int i = threadIdx.x; i < H / 8 * (C / 8) * 32; i += blockDim.x) {
         int j = i / 32 / (C / 8), n = i / 32 % (C / 8), g = i % 32 / 4, t = i % 4;
         auto mix = [&](int client, int column) { return client < M ? rounded(output.mix[client * H + column]) : 0.f; };
-        (&room.mix[0][0][0])[i] = {mix(8 * n + g, 8 * j + 2 * t), mix(8 * n + g, 8 * j + 2 * t + 1)};
+        (&room.mix[0][0][0])[i] = {mix(8 * n + g, 8 * j + t), mix(8 * n + g, 8 * j + t + 4)};
         (&room.mix_turned[0][0][0])[i] = {mix(8 * n + 2 * t, 8 * j + g), mix(8 * n + 2 * t + 1, 8 * j + g)};
     }
     for (int c = threadIdx.x; c < C; c += blockDim.x) room.holders[c] = c < M ? output.holders[c] : Holder{nullptr, 0, 0};
@@ -100,51 +121,53 @@ __device__ void prepare(Room& room, const Output& output) {
 }
 
 template <bool WITH_HELD>
-__device__ void bring(Stage& stage, const Room& room, const Output& output, int first, int end) {
-    int lane = threadIdx.x % 32;
-    for (int i = lane; i < ROWS * H / 4; i += 32) {
-        int row = i / (H / 4), column = i % (H / 4) * 4;
-        bool inside = first + row < end;
-        bring_16(&stage.weight[row][column], output.weight + (inside ? (long long)(first + row) * H + column : 0), inside);
+__device__ void bring(Stage& stage, const Room& room, const Weights& of, unsigned first, unsigned end) {
+    constexpr unsigned AT_ONCE = 4 * 32 / H;  // rows that a warp copies in one go
+    unsigned lane = threadIdx.x % 32, row = 4 * lane / H, column = 4 * lane % H;
+    const float* from = of.weight + (unsigned long long)(first + row) * H + column;
+    if (first + ROWS <= end) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r += AT_ONCE) bring<16>(&stage.weight[row + r][column], from + r * H, true);
+    } else {
+        for (int r = 0; r < ROWS; r += AT_ONCE)
+            bring<16>(&stage.weight[row + r][column], from + r * H, first + row + r < end);
     }
-    int row = lane % ROWS;
-    bool inside = first + row < end;
-    if (lane < ROWS) bring_4(&stage.bias[row], output.bias + (inside ? first + row : 0), inside);
+    row = first + lane % ROWS;
+    if (lane < ROWS) bring<4>(&stage.bias[lane], of.bias + row, row < end);
     if (WITH_HELD) {
-        Place place(output, first + row);
-        for (int c = lane / ROWS; c < C; c += 32 / ROWS) {
-            Holder holder = room.holders[c];
-            if (inside && place.held(holder))
-                bring_4(&stage.held[c][row], place.in(holder), true);
-            else
-                stage.held[c][row] = NOT_HELD;
+        Place place(of, row, end);
+#pragma unroll
+        for (int i = 0; i < C; i += 32 / ROWS) {
+            unsigned client = i + lane / ROWS;
+            Holder holder = room.holders[client];
+            bring<4>(&stage.held[client][lane % ROWS], place.in(holder), place.held(holder));
         }
     }
     close_group();
 }
 
 // Rows times mixes, plus bias: a lane's clients are 8n + 2t and the next.
-__device__ void decoded(float (&sums)[C / 8][4], const Stage& stage, const Room& room, int lane) {
-    int g = lane / 4, t = lane % 4;
+__device__ void decoded(float (&sums)[C / 8][4], const Stage& stage, const Room& room, unsigned lane) {
+    unsigned g = lane / 4, t = lane % 4;
     for (auto& sum : sums) sum[0] = sum[1] = stage.bias[g], sum[2] = sum[3] = stage.bias[g + 8];
 #pragma unroll
     for (int j = 0; j < H / 8; j++) {
-        float2 low = *(const float2*)&stage.weight[g][8 * j + 2 * t], high = *(const float2*)&stage.weight[g + 8][8 * j + 2 * t];
+        const float *upper = &stage.weight[g][8 * j + t], *lower = &stage.weight[g + 8][8 * j + t];
 #pragma unroll
-        for (int n = 0; n < C / 8; n++) multiply(sums[n], low.x, high.x, low.y, high.y, room.mix[j][n][lane]);
+        for (int n = 0; n < C / 8; n++) multiply(sums[n], upper[0], lower[0], upper[4], lower[4], room.mix[j][n][lane]);
     }
 }
 
 // Calls work(stage, first row) for each tile of this warp, the next one on its way.
 template <bool WITH_HELD, class Work>
-__device__ void each_tile(Room& room, const Output& output, const Span& span, Work work) {
-    constexpr int STRIDE = WARPS * ROWS;
-    int warp = threadIdx.x / 32, first = span.first + warp * ROWS;
+__device__ void each_tile(Room& room, const Weights& of, const Span& span, Work work) {
+    constexpr unsigned STRIDE = WARPS * ROWS;
+    unsigned warp = threadIdx.x / 32, first = span.first + warp * ROWS;
     Stage* stages = room.stages[warp];
-    if (first < span.end) bring<WITH_HELD>(stages[0], room, output, first, span.end);
+    if (first < span.end) bring<WITH_HELD>(stages[0], room, of, first, span.end);
     for (int i = 0; first < span.end; i ^= 1, first += STRIDE) {
         if (first + STRIDE < span.end)
-            bring<WITH_HELD>(stages[i ^ 1], room, output, first + STRIDE, span.end);
+            bring<WITH_HELD>(stages[i ^ 1], room, of, first + STRIDE, span.end);
         else
             close_group();
         wait_for_groups<1>();
@@ -159,61 +182,56 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) decode(const Output* ou
     Room& room = *(Room*)memory;
     Span span = spans[blockIdx.x];
     const Output& output = outputs[span.output];
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const Weights of(output);
+    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     prepare(room, output);
-    each_tile<false>(room, output, span, [&](Stage& stage, int first) {
+    each_tile<false>(room, of, span, [&](Stage& stage, unsigned first) {
         float sums[C / 8][4];
         decoded(sums, stage, room, lane);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int row = first + g + 8 * half;
-            if (row >= span.end) break;
-            Place place(output, row);
+            Place place(of, first + g + 8 * half, span.end);
 #pragma unroll
-            for (int n = 0; n < C / 8; n++)
-                for (int k = 0; k < 2; k++) {
-                    Holder holder = room.holders[8 * n + 2 * t + k];
-                    if (place.held(holder)) *place.in(holder) = sums[n][2 * half + k];
-                }
+            for (int i = 0; i < C / 4; i++) {
+                Holder holder = room.holders[8 * (i / 2) + 2 * t + i % 2];
+                if (place.held(holder)) put(place.in(holder), sums[i / 2][2 * half + i % 2]);
+            }
         }
     });
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
     learn(const Output* outputs, const Span* spans, float* slopes, float* squares, double pace_) {
     Room& room = *(Room*)memory;
     Span span = spans[blockIdx.x];
     const Output& output = outputs[span.output];
+    const Weights of(output);
     const float pace = pace_;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float slope[H / 16][C / 8][4] = {}, square = 0;
     prepare(room, output);
-    each_tile<true>(room, output, span, [&](Stage& stage, int first) {
-        float errors[C / 8][4];
-        decoded(errors, stage, room, lane);
+    each_tile<true>(room, of, span, [&](Stage& stage, unsigned first) {
+        float sums[C / 8][4], errors[C / 8][4];  // these are as sums are, but in the order of an A
+        decoded(sums, stage, room, lane);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int row = g + 8 * half;
-            Place place(output, first + row);
+            unsigned row = g + 8 * half;
+            Place place(of, first + row, span.end);
             float sum = 0;
 #pragma unroll
-            for (int n = 0; n < C / 8; n++)
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    int client = 8 * n + 2 * t + k;
-                    float trained = stage.held[client][row], &error = errors[n][2 * half + k];
-                    bool held = trained != NOT_HELD;
-                    error = held ? trained - error : 0.f;
-                    if (held) *place.in(room.holders[client]) = error;
-                    sum += error;
-                    stage.held[client][row] = error = rounded(error);
-                }
+            for (int i = 0; i < C / 4; i++) {
+                unsigned client = 8 * (i / 2) + 2 * t + i % 2;
+                Holder holder = room.holders[client];
+                bool held = place.held(holder);
+                float error = held ? stage.held[client][row] - sums[i / 2][2 * half + i % 2] : 0.f;
+                if (held) put(place.in(holder), error);
+                sum += error;
+                stage.held[client][row] = errors[i / 2][half + 2 * (i % 2)] = rounded(error);
+            }
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
-            if (t == 0) {
-                square += sum * sum;
-                if (first + row < span.end) output.bias[first + row] = stage.bias[row] + pace * sum;
-            }
+            if (t == 0) square += sum * sum;
+            if (t == 0 && first + row < span.end) put(of.bias + first + row, stage.bias[row] + pace * sum);
         }
         __syncwarp();
         // The slope, turned: columns of the weight by clients, summed over rows.
@@ -230,20 +248,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
             }
         }
         // The step: errors by mixes, summed over clients.
+        float* to = of.weight + (unsigned long long)(first + g) * H + 2 * t;
 #pragma unroll
         for (int j = 0; j < H / 8; j++) {
             float step[4] = {};
 #pragma unroll
             for (int n = 0; n < C / 8; n++)
-                multiply(step, errors[n][0], errors[n][2], errors[n][1], errors[n][3], room.mix_turned[j][n][lane]);
+                multiply(step, errors[n][0], errors[n][1], errors[n][2], errors[n][3], room.mix_turned[j][n][lane]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                int row = g + 8 * half, column = 8 * j + 2 * t;
+                unsigned row = g + 8 * half;
                 float x = step[2 * half], y = step[2 * half + 1];
                 square += x * x + y * y;
-                float2 old = *(const float2*)&stage.weight[row][column];
-                if (first + row < span.end)
-                    *(float2*)&output.weight[(long long)(first + row) * H + column] = {old.x + pace * x, old.y + pace * y};
+                float2 old = *(const float2*)&stage.weight[row][8 * j + 2 * t];
+                if (first + row < span.end) put(to + 8 * half * H + 8 * j, {old.x + pace * x, old.y + pace * y});
             }
         }
     });
@@ -264,10 +282,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
                 }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < M * H; i += blockDim.x) slopes[(long long)blockIdx.x * M * H + i] = room.total.slope[i % H][i / H];
+    slopes += (unsigned long long)blockIdx.x * M * H;
+    for (unsigned i = threadIdx.x; i < M * H; i += blockDim.x) slopes[i] = room.total.slope[i % H][i / H];
     if (threadIdx.x == 0) {
         square = 0;
-        for (int w = 0; w < WARPS; w++) square += room.total.square[w];
+        for (float of_warp : room.total.square) square += of_warp;
         squares[blockIdx.x] = square;
     }
+}
+
+// Of each output, the sum over its blocks: one number a thread.
+extern "C" __global__ void total(const float* parts, const int* blocks, float* slopes) {
+    constexpr unsigned SIZE = M * H, PIECES = (SIZE + 32 * WARPS - 1) / (32 * WARPS);
+    unsigned output = blockIdx.x / PIECES, i = blockIdx.x % PIECES * 32 * WARPS + threadIdx.x;
+    if (i >= SIZE) return;
+    float sum = 0;
+#pragma unroll 8
+    for (int block = blocks[output]; block < blocks[output + 1]; block++) sum += parts[(unsigned long long)block * SIZE + i];
+    slopes[output * SIZE + i] = sum;
 }
