@@ -61,7 +61,7 @@ extern __shared__ __align__(16) unsigned char memory[];
 
 // A copy that does not wait; zeros, and nothing is read, where `inside` is false.
 template <int BYTES>
-__device__ void bring(float* to, const float* from, bool inside) {
+__device__ void fetch(float* to, const float* from, bool inside) {
     unsigned at = __cvta_generic_to_shared(to);
     if (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(inside ? 16 : 0));
@@ -71,8 +71,8 @@ __device__ void bring(float* to, const float* from, bool inside) {
 __device__ void close_group() { asm volatile("cp.async.commit_group;"); }
 // To the card's memory; the compiler does not know that tables point there.
 __device__ void put(float* to, float x) { asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
-__device__ void put(float* to, float2 x) {
-    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+__device__ void put(float* to, float4 x) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 }
 
 template <int LEFT>
@@ -120,29 +120,45 @@ __device__ void prepare(Room& room, const Output& output) {
     __syncthreads();
 }
 
+// What goes between the card's memory and a stage goes along rows: neighbours in a warp are neighbours in memory.
+// Calls work(row, column, inside), where four numbers begin, for all of a stage, of which so many rows are inside.
+template <class Work>
+__device__ void each_four(unsigned rows, Work work) {
+    unsigned lane = threadIdx.x % 32, row = 4 * lane / H, column = 4 * lane % H;
+    if (rows >= ROWS) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i += 4 * 32 / H) work(row + i, column, true);
+    } else {
+        for (; row < ROWS; row += 4 * 32 / H) work(row, column, row < rows);
+    }
+}
+
+// Calls work(client, whether it holds this lane's row, where).
+template <class Work>
+__device__ void each_client(const Room& room, const Weights& of, unsigned first, unsigned end, Work work) {
+    unsigned lane = threadIdx.x % 32;
+    Place place(of, first + lane % ROWS, end);
+#pragma unroll
+    for (int i = 0; i < C; i += 32 / ROWS) {
+        unsigned client = i + lane / ROWS;
+        Holder holder = room.holders[client];
+        work(client, place.held(holder), place.in(holder));
+    }
+}
+
+// What a tile needs, into its stage: it is there when the group of copies is.
 template <bool WITH_HELD>
 __device__ void bring(Stage& stage, const Room& room, const Weights& of, unsigned first, unsigned end) {
-    constexpr unsigned AT_ONCE = 4 * 32 / H;  // rows that a warp copies in one go
-    unsigned lane = threadIdx.x % 32, row = 4 * lane / H, column = 4 * lane % H;
-    const float* from = of.weight + (unsigned long long)(first + row) * H + column;
-    if (first + ROWS <= end) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r += AT_ONCE) bring<16>(&stage.weight[row + r][column], from + r * H, true);
-    } else {
-        for (int r = 0; r < ROWS; r += AT_ONCE)
-            bring<16>(&stage.weight[row + r][column], from + r * H, first + row + r < end);
-    }
-    row = first + lane % ROWS;
-    if (lane < ROWS) bring<4>(&stage.bias[lane], of.bias + row, row < end);
-    if (WITH_HELD) {
-        Place place(of, row, end);
-#pragma unroll
-        for (int i = 0; i < C; i += 32 / ROWS) {
-            unsigned client = i + lane / ROWS;
-            Holder holder = room.holders[client];
-            bring<4>(&stage.held[client][lane % ROWS], place.in(holder), place.held(holder));
-        }
-    }
+    const float* weight = of.weight + (unsigned long long)first * H;
+    each_four(end - first, [&](unsigned row, unsigned column, bool inside) {
+        fetch<16>(&stage.weight[row][column], weight + row * H + column, inside);
+    });
+    unsigned lane = threadIdx.x % 32, row = lane % ROWS;
+    if (lane < ROWS) fetch<4>(&stage.bias[row], of.bias + first + row, first + row < end);
+    if (WITH_HELD)
+        each_client(room, of, first, end, [&](unsigned client, bool held, const float* at) {
+            fetch<4>(&stage.held[client][row], at, held);
+        });
     close_group();
 }
 
@@ -156,6 +172,16 @@ __device__ void decoded(float (&sums)[C / 8][4], const Stage& stage, const Room&
 #pragma unroll
         for (int n = 0; n < C / 8; n++) multiply(sums[n], upper[0], lower[0], upper[4], lower[4], room.mix[j][n][lane]);
     }
+}
+
+// Calls work(n, q, client, row) for each of a lane's sums, [n][q].
+template <class Work>
+__device__ void each_sum(Work work) {
+    unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) work(n, q, 8 * n + 2 * t + q % 2, g + 8 * (q / 2));
 }
 
 // Calls work(stage, first row) for each tile of this warp, the next one on its way.
@@ -183,20 +209,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) decode(const Output* ou
     Span span = spans[blockIdx.x];
     const Output& output = outputs[span.output];
     const Weights of(output);
-    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    unsigned lane = threadIdx.x % 32;
     prepare(room, output);
     each_tile<false>(room, of, span, [&](Stage& stage, unsigned first) {
         float sums[C / 8][4];
         decoded(sums, stage, room, lane);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            Place place(of, first + g + 8 * half, span.end);
-#pragma unroll
-            for (int i = 0; i < C / 4; i++) {
-                Holder holder = room.holders[8 * (i / 2) + 2 * t + i % 2];
-                if (place.held(holder)) put(place.in(holder), sums[i / 2][2 * half + i % 2]);
-            }
-        }
+        each_sum([&](int n, int q, unsigned client, unsigned row) { stage.held[client][row] = sums[n][q]; });
+        __syncwarp();
+        each_client(room, of, first, span.end, [&](unsigned client, bool held, float* at) {
+            if (held) put(at, stage.held[client][lane % ROWS]);
+        });
     });
 }
 
@@ -211,27 +233,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     float slope[H / 16][C / 8][4] = {}, square = 0;
     prepare(room, output);
     each_tile<true>(room, of, span, [&](Stage& stage, unsigned first) {
-        float sums[C / 8][4], errors[C / 8][4];  // these are as sums are, but in the order of an A
+        float sums[C / 8][4], errors[C / 8][4];
         decoded(sums, stage, room, lane);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            unsigned row = g + 8 * half;
-            Place place(of, first + row, span.end);
-            float sum = 0;
-#pragma unroll
-            for (int i = 0; i < C / 4; i++) {
-                unsigned client = 8 * (i / 2) + 2 * t + i % 2;
-                Holder holder = room.holders[client];
-                bool held = place.held(holder);
-                float error = held ? stage.held[client][row] - sums[i / 2][2 * half + i % 2] : 0.f;
-                if (held) put(place.in(holder), error);
-                sum += error;
-                stage.held[client][row] = errors[i / 2][half + 2 * (i % 2)] = rounded(error);
-            }
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            if (t == 0) square += sum * sum;
-            if (t == 0 && first + row < span.end) put(of.bias + first + row, stage.bias[row] + pace * sum);
+        each_sum([&](int n, int q, unsigned client, unsigned row) { stage.held[client][row] -= sums[n][q]; });
+        __syncwarp();
+        float of_bias = 0;
+        each_client(room, of, first, span.end, [&](unsigned client, bool held, float* at) {
+            float& error = stage.held[client][lane % ROWS];
+            if (held)
+                put(at, error), of_bias += error;
+            else
+                error = 0;
+        });
+        of_bias += __shfl_xor_sync(~0u, of_bias, 16);
+        if (lane < ROWS) {
+            square += of_bias * of_bias;
+            if (first + lane < span.end) put(of.bias + first + lane, stage.bias[lane] + pace * of_bias);
         }
         __syncwarp();
         // The slope, turned: columns of the weight by clients, summed over rows.
@@ -239,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         for (int k = 0; k < ROWS; k += 8) {
             float2 of_clients[C / 8];
 #pragma unroll
-            for (int n = 0; n < C / 8; n++) of_clients[n] = {stage.held[8 * n + g][k + t], stage.held[8 * n + g][k + t + 4]};
+            for (int n = 0; n < C / 8; n++) of_clients[n] = {rounded(stage.held[8 * n + g][k + t]), rounded(stage.held[8 * n + g][k + t + 4])};
 #pragma unroll
             for (int i = 0; i < H / 16; i++) {
                 const float *upper = &stage.weight[k + t][16 * i + g], *lower = &stage.weight[k + t + 4][16 * i + g];
@@ -247,23 +264,28 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
                 for (int n = 0; n < C / 8; n++) multiply(slope[i][n], upper[0], upper[8], lower[0], lower[8], of_clients[n]);
             }
         }
+        __syncwarp();
         // The step: errors by mixes, summed over clients.
-        float* to = of.weight + (unsigned long long)(first + g) * H + 2 * t;
+        each_sum([&](int n, int q, unsigned client, unsigned row) { errors[n][q] = rounded(stage.held[client][row]); });
 #pragma unroll
         for (int j = 0; j < H / 8; j++) {
             float step[4] = {};
 #pragma unroll
             for (int n = 0; n < C / 8; n++)
-                multiply(step, errors[n][0], errors[n][1], errors[n][2], errors[n][3], room.mix_turned[j][n][lane]);
+                multiply(step, errors[n][0], errors[n][2], errors[n][1], errors[n][3], room.mix_turned[j][n][lane]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                unsigned row = g + 8 * half;
                 float x = step[2 * half], y = step[2 * half + 1];
+                float2& entries = *(float2*)&stage.weight[g + 8 * half][8 * j + 2 * t];
                 square += x * x + y * y;
-                float2 old = *(const float2*)&stage.weight[row][8 * j + 2 * t];
-                if (first + row < span.end) put(to + 8 * half * H + 8 * j, {old.x + pace * x, old.y + pace * y});
+                entries = {entries.x + pace * x, entries.y + pace * y};
             }
         }
+        __syncwarp();
+        float* weight = of.weight + (unsigned long long)first * H;
+        each_four(span.end - first, [&](unsigned row, unsigned column, bool inside) {
+            if (inside) put(weight + row * H + column, *(const float4*)&stage.weight[row][column]);
+        });
     });
     // The sums of a block's warps, in their order.
     for (int d = 16; d; d /= 2) square += __shfl_xor_sync(~0u, square, d);
