@@ -21,7 +21,7 @@ from pa3dfl.decoders.decoder import Decoder, Held, Shape, fold
 
 WARPS, ROWS = 4, 16  # of a block, and of a weight that a warp takes at a time (so in kernels.cu)
 # Blocks that a processor gets in the course of a pass: a few at a time, and many, so that the last ones end together.
-BLOCKS_PER_PROCESSOR = 12
+BLOCKS_PER_PROCESSOR = 48
 HIDDEN = (16, 32, 64, 128)
 SUMS = 64 * 40  # Sums of h · clients numbers must fit into registers.
 

@@ -222,7 +222,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) decode(const Output* ou
     });
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+// Three blocks a processor: what three share fits into its memory.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
     learn(const Output* outputs, const Span* spans, float* slopes, float* squares, double pace_) {
     Room& room = *(Room*)memory;
     Span span = spans[blockIdx.x];
