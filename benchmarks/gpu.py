@@ -183,18 +183,27 @@ def generation(precision: str) -> dict[str, Any]:
     tree = {k: v.to(task.device) for k, v in hn.init(len(task.clients), 0).items()}
     shapes = [parts.v_shapes(c.width) | put("head.", parts.head) for c in chosen]
     ids = [c.id for c in chosen]
-    generate = timed(lambda: hn.generate(tree, ids, shapes), 5)
-    clients = sum(map(nbytes, hn.generate(tree, ids, shapes)))
     before: list[int] = []
+
+    def turned() -> tuple[()]:
+        """The same clients in another order: plans that were made for a cohort are of no use to the next."""
+        shapes.append(shapes.pop(0))
+        ids.append(ids.pop(0))
+        return ()
 
     def trained() -> tuple[list[Tree]]:
         """A little more than clients are given."""
+        turned()
         made = [{k: v + 1e-3 for k, v in t.items()} for t in hn.generate(tree, ids, shapes)]
+        turned()
+        made.append(made.pop(0))
         gc.collect()
         before.append(torch.cuda.memory_allocated())
         torch.cuda.reset_peak_memory_stats()
         return (made,)
 
+    generate = timed(lambda: hn.generate(tree, ids, shapes), 5, turned)
+    clients = sum(map(nbytes, hn.generate(tree, ids, shapes)))
     update = timed(lambda made: hn.update(tree, ids, made), 5, trained)
     beyond = torch.cuda.max_memory_allocated() - before[-1]
     return {

@@ -23,7 +23,7 @@ WARPS, ROWS = 4, 16  # of a block, and of a weight that a warp takes at a time (
 # Blocks that a processor gets in the course of a pass: a few at a time, and many, so that the last ones end together.
 BLOCKS_PER_PROCESSOR = 48
 HIDDEN = (16, 32, 64, 128)
-SUMS = 64 * 40  # Sums of h · clients numbers must fit into registers.
+SUMS = 128 * 24  # Sums of h · clients numbers must fit into registers.
 
 
 def serves(decoders: list[Decoder], clients: list[Held]) -> bool:
@@ -33,97 +33,104 @@ def serves(decoders: list[Decoder], clients: list[Held]) -> bool:
     if not (weight.is_cuda and fits and precise_enough and all(map(_lies_well, decoders))):
         return False
     dense = all(held.dense() for held in clients)
-    return dense and _plan(decoders, clients) is not None and _kernels(h, m, weight.device) is not None
+    return dense and _plan(decoders, clients) is not None and _kernels(h, _padded(m), weight.device) is not None
 
 
 def decode(decoders: list[Decoder], clients: list[Held]) -> None:
-    plan, table = _prepare(decoders, clients)
-    _launch("decode", decoders, len(plan.spans), table, plan.spans)
+    table, spans = _prepare(decoders, clients)
+    _launch("decode", decoders, len(spans), table, spans.table, len(clients))
 
 
 def learn(decoders: list[Decoder], clients: list[Held], pace: float) -> tuple[Tensor, Tensor]:
-    plan, table = _prepare(decoders, clients)
-    mix, blocks = decoders[0].mix, len(plan.spans)
-    parts, squares, slopes = (
-        mix.new_empty(size) for size in ((blocks, *mix.shape), (blocks,), (len(decoders), *mix.shape))
-    )
-    _launch("learn", decoders, blocks, table, plan.spans, parts, squares, pace)
-    _launch("total", decoders, len(decoders) * -(-mix.numel() // (32 * WARPS)), parts, plan.blocks, slopes)
-    return slopes, squares.sum()
+    table, spans = _prepare(decoders, clients)
+    (m, h), like = decoders[0].mix.shape, decoders[0].weight
+    parts, slopes = (like.new_empty(n, _padded(m), h) for n in (len(spans), len(decoders)))
+    squares = like.new_empty(len(spans))
+    _launch("learn", decoders, len(spans), table, spans.table, m, parts, squares, pace)
+    _launch("total", decoders, -(-slopes[0].numel() // (32 * WARPS)) * len(decoders), parts, spans.starts, slopes)
+    return slopes[:, :m], squares.sum()
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All but addresses of what a pass needs to know."""
+class Spans:
+    """Decoders' rows, in parts of about the same size."""
 
-    table: NDArray[np.int64]  # (decoders, 4 + 2m): a row is an `Output` of kernels.cu
-    spans: Tensor  # (blocks, 4): of each, the decoder and the rows that it works on
-    blocks: Tensor  # (decoders + 1): where the blocks of each decoder begin
+    table: Tensor  # (blocks, 4): of each, the decoder and the rows that it works on
+    starts: Tensor  # (decoders + 1): where the blocks of each decoder begin
+
+    def __len__(self) -> int:
+        return len(self.table)
 
 
-def _prepare(decoders: list[Decoder], clients: list[Held]) -> tuple[Plan, Tensor]:
+def _prepare(decoders: list[Decoder], clients: list[Held]) -> tuple[Tensor, Spans]:
+    """A table of all that kernels need to know, and what each block works on."""
     plan = _plan(decoders, clients)
     assert plan, "not served"
-    table = plan.table.copy()
+    table, spans = plan[0].copy(), _spans(plan[1], decoders[0].weight.device)
     table[:, :3] = [[t.data_ptr() for t in (d.weight, d.bias, d.mix)] for d in decoders]
-    table[:, 4::2] = np.array([held.addresses() for held in clients]).T
+    table[:, 4 : 4 + 2 * len(clients) : 2] = np.array([held.addresses() for held in clients]).T
     # Pinned, so that it is sent without waiting for what runs on the card.
-    return plan, torch.from_numpy(table).pin_memory().to(plan.spans.device, non_blocking=True)
+    return torch.from_numpy(table).pin_memory().to(spans.table.device, non_blocking=True), spans
+
+
+Plan = tuple[NDArray[np.int64], tuple[int, ...]]
 
 
 def _plan(decoders: list[Decoder], clients: list[Held]) -> Plan | None:
-    return _planned(
-        tuple([d.shape for d in decoders]), tuple([held.shapes for held in clients]), decoders[0].weight.device
-    )
+    return _planned(tuple([d.shape for d in decoders]), tuple([held.shapes for held in clients]))
 
 
 @lru_cache(maxsize=64)
-def _planned(shapes: tuple[Shape, ...], held: tuple[tuple[Shape, ...], ...], device: torch.device) -> Plan | None:
-    table, rows = [], []
+def _planned(shapes: tuple[Shape, ...], held: tuple[tuple[Shape, ...], ...]) -> Plan | None:
+    """The table, an `Output` of kernels.cu in each row, but for addresses; and how many rows of a weight count."""
+    table = np.zeros((len(shapes), 4 + 2 * _padded(len(held))), np.int64)
+    rows = []
     for i, shape in enumerate(shapes):
         folded = fold(shape, [own[i] for own in held])
         if folded is None:
             return None
         _, inner, columns = folded.full
         rows.append(max(folded.outer) * inner * columns)  # that anybody holds
-        limits = [outer | own << 32 for outer, own in zip(folded.outer, folded.columns, strict=True)]
-        table.append([0, 0, 0, inner | columns << 32, *[number for limit in limits for number in (0, limit)]])
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    at_once = WARPS * ROWS
+        table[i, 3] = inner | columns << 32
+        table[i, 5 : 5 + 2 * len(held) : 2] = [a | b << 32 for a, b in zip(folded.outer, folded.columns, strict=True)]
+    return table, tuple(rows)
+
+
+@lru_cache(maxsize=64)
+def _spans(rows: tuple[int, ...], device: torch.device) -> Spans:
+    processors, at_once = torch.cuda.get_device_properties(device).multi_processor_count, WARPS * ROWS
     size = -(-sum(rows) // (BLOCKS_PER_PROCESSOR * processors * at_once)) * at_once
-    spans = [(i, at, min(at + size, n), 0) for i, n in enumerate(rows) for at in range(0, n, size)]
-    blocks = np.cumsum([0] + [-(-n // size) for n in rows])
-    return Plan(np.array(table), *(torch.tensor(t, dtype=torch.int32, device=device) for t in (spans, blocks)))
+    table = [(i, at, min(at + size, n), 0) for i, n in enumerate(rows) for at in range(0, n, size)]
+    starts = np.cumsum([0] + [-(-n // size) for n in rows])
+    return Spans(*(torch.tensor(t, dtype=torch.int32, device=device) for t in (table, starts)))
 
 
 def _launch(name: str, decoders: list[Decoder], blocks: int, *args: Tensor | float) -> None:
     (m, h), device = decoders[0].mix.shape, decoders[0].weight.device
-    kernels = _kernels(h, m, device)
+    kernels = _kernels(h, _padded(m), device)
     assert kernels, "not served"
     with torch.cuda.device(device):
-        kernels[name](grid=(blocks, 1, 1), block=(32 * WARPS, 1, 1), args=[*args], shared_mem=_room(h, m))
+        kernels[name](grid=(blocks, 1, 1), block=(32 * WARPS, 1, 1), args=[*args], shared_mem=_room(h, _padded(m)))
 
 
 @cache
-def _kernels(h: int, m: int, device: torch.device) -> dict[str, Any] | None:
-    """`kernels.cu` for these sizes; None where it cannot be compiled."""
-    source = Path(__file__).with_name("kernels.cu").read_text()
-    given = {"H": h, "M": m, "WARPS": WARPS, "ROOM": _room(h, m)}
+def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | None:
+    """`kernels.cu` for these sizes, which takes a second or two; None where it cannot be compiled."""
+    source, room = Path(__file__).with_name("kernels.cu").read_text(), _room(h, clients)
+    options = [f"-D{k}={v}" for k, v in {"H": h, "C": clients, "WARPS": WARPS, "ROOM": room}.items()]
     kernels = {}
     with torch.cuda.device(device):
         for name in ("decode", "learn", "total"):
             try:
-                kernel = torch.cuda._compile_kernel(source, name, nvcc_options=[f"-D{k}={v}" for k, v in given.items()])
-                kernel.set_shared_memory_config(_room(h, m))
+                kernels[name] = torch.cuda._compile_kernel(source, name, nvcc_options=options)
+                kernels[name].set_shared_memory_config(room)
             except (AttributeError, OSError, RuntimeError):  # an older PyTorch, no compiler with it, an older card
                 return None
-            kernels[name] = kernel
     return kernels
 
 
-def _room(h: int, m: int) -> int:
+def _room(h: int, clients: int) -> int:
     """Bytes of the memory that a block shares: `Room` in kernels.cu."""
-    clients = _padded(m)
     stage = ROWS * (h + 8) + (ROWS + 4) * clients + ROWS
     return 4 * (2 * h * clients + 4 * clients + WARPS * 2 * stage)
 

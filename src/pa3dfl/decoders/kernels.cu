@@ -1,6 +1,7 @@
 // The passes of `fused` over the weights of all decoders, in one launch each.
 //
-// Given by the compiler: H (h, the columns of a weight), M (the clients), ROOM (bytes that a block shares). A warp takes ROWS rows of a weight at a
+// Given by the compiler: H (h, the columns of a weight), C (room for so many clients), WARPS (of a block), ROOM (bytes
+// that a block shares). A warp takes ROWS rows of a weight at a
 // time, has the next ones brought into shared memory meanwhile, and waits for nobody else. Products are those of tensor
 // cores (mma.m16n8k8, TF32), whose operands and results lie in registers thus: lane 4g + t of a warp has
 //   of A (16 rows, 8 summed):  (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)
@@ -9,7 +10,6 @@
 // The order in which a product sums is free: where what is summed over lies as columns of a sum do, t stands for 2t, and
 // t + 4 for 2t + 1, so that one product's result is the next one's operand as it is.
 
-constexpr int C = (M + 7) / 8 * 8;  // clients, padded
 constexpr int ROWS = 16, STAGES = 2;
 
 struct __align__(16) Holder {  // of one client's part of an output, (outer, inner, columns): how much of two axes it holds
@@ -21,7 +21,7 @@ struct Output {
     float *weight, *bias;
     const float* mix;
     unsigned inner, columns;
-    Holder holders[M];
+    Holder holders[C];
 };
 
 struct Span {  // of rows: what a block works on
@@ -109,14 +109,14 @@ struct Place {  // of a row of the weight in clients' parts; nobody holds a row 
 };
 
 // What a block needs of its output.
-__device__ void prepare(Room& room, const Output& output) {
+__device__ void prepare(Room& room, const Output& output, int clients) {
     for (int i = threadIdx.x; i < H / 8 * (C / 8) * 32; i += blockDim.x) {
         int j = i / 32 / (C / 8), n = i / 32 % (C / 8), g = i % 32 / 4, t = i % 4;
-        auto mix = [&](int client, int column) { return client < M ? rounded(output.mix[client * H + column]) : 0.f; };
+        auto mix = [&](int client, int column) { return client < clients ? rounded(output.mix[client * H + column]) : 0.f; };
         (&room.mix[0][0][0])[i] = {mix(8 * n + g, 8 * j + t), mix(8 * n + g, 8 * j + t + 4)};
         (&room.mix_turned[0][0][0])[i] = {mix(8 * n + 2 * t, 8 * j + g), mix(8 * n + 2 * t + 1, 8 * j + g)};
     }
-    for (int c = threadIdx.x; c < C; c += blockDim.x) room.holders[c] = c < M ? output.holders[c] : Holder{nullptr, 0, 0};
+    for (int c = threadIdx.x; c < C; c += blockDim.x) room.holders[c] = output.holders[c];
     __syncthreads();
 }
 
@@ -204,13 +204,13 @@ __device__ void each_tile(Room& room, const Weights& of, const Span& span, Work 
     wait_for_groups<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) decode(const Output* outputs, const Span* spans) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) decode(const Output* outputs, const Span* spans, int clients) {
     Room& room = *(Room*)memory;
     Span span = spans[blockIdx.x];
     const Output& output = outputs[span.output];
     const Weights of(output);
     unsigned lane = threadIdx.x % 32;
-    prepare(room, output);
+    prepare(room, output, clients);
     each_tile<false>(room, of, span, [&](Stage& stage, unsigned first) {
         float sums[C / 8][4];
         decoded(sums, stage, room, lane);
@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) decode(const Output* ou
 
 // Three blocks a processor: what three share fits into its memory.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
-    learn(const Output* outputs, const Span* spans, float* slopes, float* squares, double pace_) {
+    learn(const Output* outputs, const Span* spans, int clients, float* slopes, float* squares, double pace_) {
     Room& room = *(Room*)memory;
     Span span = spans[blockIdx.x];
     const Output& output = outputs[span.output];
@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
     const float pace = pace_;
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float slope[H / 16][C / 8][4] = {}, square = 0;
-    prepare(room, output);
+    prepare(room, output, clients);
     each_tile<true>(room, of, span, [&](Stage& stage, unsigned first) {
         float sums[C / 8][4], errors[C / 8][4];
         decoded(sums, stage, room, lane);
@@ -305,8 +305,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
                 }
     }
     __syncthreads();
-    slopes += (unsigned long long)blockIdx.x * M * H;
-    for (unsigned i = threadIdx.x; i < M * H; i += blockDim.x) slopes[i] = room.total.slope[i % H][i / H];
+    slopes += (unsigned long long)blockIdx.x * C * H;
+    for (unsigned i = threadIdx.x; i < C * H; i += blockDim.x) slopes[i] = room.total.slope[i % H][i / H];
     if (threadIdx.x == 0) {
         square = 0;
         for (float of_warp : room.total.square) square += of_warp;
@@ -315,12 +315,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
 }
 
 // Of each output, the sum over its blocks: one number a thread.
-extern "C" __global__ void total(const float* parts, const int* blocks, float* slopes) {
-    constexpr unsigned SIZE = M * H, PIECES = (SIZE + 32 * WARPS - 1) / (32 * WARPS);
+extern "C" __global__ void total(const float* parts, const int* starts, float* slopes) {
+    constexpr unsigned SIZE = C * H, PIECES = (SIZE + 32 * WARPS - 1) / (32 * WARPS);
     unsigned output = blockIdx.x / PIECES, i = blockIdx.x % PIECES * 32 * WARPS + threadIdx.x;
     if (i >= SIZE) return;
     float sum = 0;
 #pragma unroll 8
-    for (int block = blocks[output]; block < blocks[output + 1]; block++) sum += parts[(unsigned long long)block * SIZE + i];
+    for (int block = starts[output]; block < starts[output + 1]; block++) sum += parts[(unsigned long long)block * SIZE + i];
     slopes[output * SIZE + i] = sum;
 }
