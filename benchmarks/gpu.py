@@ -3,76 +3,45 @@
 All rows of a table are measured in one run on one card. A step is one batch of every one of 20 clients at Hetero
 widths: `ms_per_step` is that of a round's steps alone, `training` adds downloads, data and results, `round` aggregation
 and the hyper-network. "Limit" is one plain model of full width that takes the 20 batches as a single one, as a CUDA
-graph. Data are random bytes of the right shapes: accuracy is not the question here.
+graph. Data are random bytes of the right shapes: accuracy is not the question here. At the end comes a contest of whole
+FedAvg rounds with other simulators (`contest.py`), as far as they are there.
 """
 
 import argparse
-import gc
-import json
+import dataclasses
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pa3dfl import api, methods
-from pa3dfl.data import Arrays
+from benchmarks.cases import BATCH, CASES, COHORT, cohort, make, start, timed
+from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
+from benchmarks.hypernetwork import generation
+from benchmarks.tables import save, show
+from benchmarks.work import Work
+from pa3dfl import methods
 from pa3dfl.engines import Round, local
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.recorder import Recorder
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.methods.pa3dfl import Pa3dFL, hypernetwork, layout
 from pa3dfl.task import Task
-from pa3dfl.tree import Tree, count, nbytes, put
+from pa3dfl.tree import Tree
 
-COHORT, BATCH = 20, 50
-CASES = {  # data, model, rows of each client in all, shape, classes
-    "fashion": ("fashion-mnist", "cnn-fashion", 600, (1, 28, 28), 10),
-    "cifar100": ("cifar100", "cnn-cifar100", 500, (3, 32, 32), 100),
-    "resnet": ("cifar10", "resnet18-gn", 500, (3, 32, 32), 10),
+Row = dict[str, Any]
+NONE = float("nan")
+SELF = {
+    "pa3dfl": ("ours", "auto", "fast", "tf32"),
+    "pa3dfl, float32": ("ours", "auto", "fast", "fp32"),
+    "sequential loop": ("ours", "sequential", "fast", "tf32"),
+    LIMIT: ("limit", "tf32"),
 }
-
-
-def make(case: str, name: str, precision: str) -> tuple[Any, Task]:
-    data, model, rows, shape, classes = CASES[case]
-    rng = np.random.default_rng(0)
-    arrays = Arrays(
-        rng.integers(0, 256, (100 * rows, *shape), dtype=np.uint8), rng.integers(0, classes, 100 * rows), classes
-    )
-    config = api.configure({
-        "data": data, "model": model, "method": name, "device": "cuda", "precision": precision, "partition": "iid",
-    })  # fmt: skip
-    api.set_arithmetic(config)
-    method = api.make_method(config)
-    return method, api.make_task(config, method, arrays)
-
-
-def timed(work: Callable[..., Any], repeats: int, prepare: Callable[[], tuple[Any, ...]] = lambda: ()) -> float:
-    """Median seconds of `work`, after one run of it that is not counted; what `prepare` makes for it is not, either."""
-    seconds = []
-    for _ in range(repeats + 1):
-        prepared = prepare()
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        work(*prepared)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begun)
-        del prepared  # before the next are made: they may fill the card
-    return statistics.median(seconds[1:])
-
-
-def start(method: Any, task: Task) -> Tree:
-    return {k: v.to(task.device, task.dtype) for k, v in method.init_server(task).items()}
-
-
-def cohort(task: Task) -> list[Any]:
-    """Every fifth client by capacity: the widths of a typical round."""
-    by_capacity = sorted(task.clients, key=lambda c: c.r)
-    return sorted(by_capacity[4::5], key=lambda c: c.id)
 
 
 def rounds(case: str, name: str, precision: str, eager: bool, brief: bool, repeats: int) -> dict[str, Any]:
@@ -175,75 +144,87 @@ def limit(case: str, precision: str, repeats: int) -> dict[str, Any]:
     return {"case": case, "precision": precision, "limit_ms": min(times.values()), "limit_by_layout_ms": times}
 
 
-def generation(precision: str) -> dict[str, Any]:
-    """The hyper-network of ResNet-18 for 20 clients: generation and update."""
-    method, task = make("resnet", "pa3dfl", precision)
-    assert isinstance(method, Pa3dFL)
-    hn, parts, chosen = hypernetwork(method, task), layout(method, task), cohort(task)
-    tree = {k: v.to(task.device) for k, v in hn.init(len(task.clients), 0).items()}
-    shapes = [parts.v_shapes(c.width) | put("head.", parts.head) for c in chosen]
-    ids = [c.id for c in chosen]
-    before: list[int] = []
+def in_steps(results: list[Row], limits: dict[str, float]) -> list[Row]:
+    """Milliseconds for one step of all clients."""
+    return [
+        {
+            "": f"{r['case']}, {r['method']}, {r['precision']}",
+            "eager loop": r.get("eager_ms_per_step", NONE),
+            "one at a time": r.get("one_at_a_time_ms_per_step", NONE),
+            "side by side": r["ms_per_step"],
+            "times the eager loop": r.get("times_eager", NONE),
+            "limit": limits[r["case"]],
+            "of the limit": r["of_limit"],
+        }
+        for r in results
+    ]
 
-    def turned() -> tuple[()]:
-        """The same clients in another order: plans that were made for a cohort are of no use to the next."""
-        shapes.append(shapes.pop(0))
-        ids.append(ids.pop(0))
-        return ()
 
-    def trained() -> tuple[list[Tree]]:
-        """A little more than clients are given."""
-        turned()
-        made = [{k: v + 1e-3 for k, v in t.items()} for t in hn.generate(tree, ids, shapes)]
-        turned()
-        made.append(made.pop(0))
-        gc.collect()
-        before.append(torch.cuda.memory_allocated())
-        torch.cuda.reset_peak_memory_stats()
-        return (made,)
-
-    generate = timed(lambda: hn.generate(tree, ids, shapes), 5, turned)
-    clients = sum(map(nbytes, hn.generate(tree, ids, shapes)))
-    update = timed(lambda made: hn.update(tree, ids, made), 5, trained)
-    beyond = torch.cuda.max_memory_allocated() - before[-1]
-    return {
-        "precision": precision, "parameters": count(tree), "generate_ms": 1e3 * generate, "update_ms": 1e3 * update,
-        "beyond_gib": beyond / 2**30, "parameters_gib": nbytes(tree) / 2**30,
-        "clients_gib": clients / 2**30,
-    }  # fmt: skip
+def in_rounds(results: list[Row]) -> list[Row]:
+    """Milliseconds for a round."""
+    return [
+        {
+            "": f"{r['case']}, {r['method']}, {r['precision']}",
+            "steps alone": r["ms_per_step"] * r["steps"],
+            "with downloads, data, results": 1e3 * r["training_s"],
+            "whole round": 1e3 * r["round_s"],
+            "round / steps": r["round_in_steps"],
+            "evaluation, rounds": r.get("evaluation_in_rounds", NONE),
+        }
+        for r in results
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", default="fashion,cifar100,resnet", help="which of them")
+    args = arguments()
+    names = list(methods.registry()) if args.methods == "all" else args.methods.split(",")
+    results: list[Row] = []
+    limits: dict[str, float] = {}
+    for case, precision in product(args.cases, args.precisions):
+        at_best = limit(case, precision, args.repeats)
+        print(at_best, file=sys.stderr, flush=True)
+        limits[case] = at_best["limit_ms"]
+        for name in names:
+            row = rounds(case, name, precision, not (args.no_eager or args.brief), args.brief, args.repeats)
+            row |= {"limit_ms": limits[case], "of_limit": row["ms_per_step"] / limits[case]}
+            print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, file=sys.stderr, flush=True)
+            results.append(row)
+    if results:
+        show("one step of 20 clients, milliseconds", in_steps(results, limits))
+        show("a round, milliseconds", in_rounds(results))
+    measured: dict[str, Any] = {"rows": results}
+    if "resnet" in args.cases:
+        measured["hypernetwork"] = generation(args.precisions[-1])
+        show("the hyper-network of ResNet18, 20 clients", [measured["hypernetwork"]])
+    if not args.no_peers:
+        work = Work(width=1.0, rows=480, rounds=3, threads=os.cpu_count() or 1, device="cuda")
+        (contest,) = Contest(SELF, args.peers).hold([*SELF, *PEERS], [work], args.repeats)
+        show("FedAvg at full width: samples a second, medians", summary(contest))
+        measured["contest"] = {"work": dataclasses.asdict(work), "results": contest}
+    settings = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "repeats": args.repeats}
+    save(args.out, "gpu", settings, measured)
+
+
+def arguments() -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        return [name for name in text.split(",") if name]
+
+    parser = argparse.ArgumentParser("benchmarks.gpu", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cases", type=names, default=list(CASES), help="which of them, with commas")
     parser.add_argument("--methods", default="pa3dfl,heterofl,fedavg", help="which methods, or all")
-    parser.add_argument("--precisions", default="tf32", help="such as fp32,tf32")
+    parser.add_argument("--precisions", type=names, default=["tf32"], help="such as fp32,tf32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-eager", action="store_true", help="leave out the sequential loop")
     parser.add_argument("--brief", action="store_true", help="leave out one client at a time and evaluation too")
-    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--no-peers", action="store_true", help="leave out the contest with other simulators")
+    parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers", help="their environment, or their packages")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "bench" / "gpu.json")
     args = parser.parse_args()
+    if unknown := set(args.cases) - set(CASES):
+        parser.error(f"no case {', '.join(sorted(unknown))}: there are {', '.join(CASES)}")
     if not torch.cuda.is_available():
-        raise SystemExit("benchmarks.gpu needs a CUDA GPU; `make bench` is for CPUs")
-    results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
-    names = list(methods.registry()) if args.methods == "all" else args.methods.split(",")
-    for case in args.cases.split(","):
-        for precision in args.precisions.split(","):
-            at_best = limit(case, precision, args.repeats)
-            print(at_best, flush=True)
-            results["rows"].append(at_best)
-            for name in names:
-                row = rounds(case, name, precision, not (args.no_eager or args.brief), args.brief, args.repeats)
-                row["of_limit"] = row["ms_per_step"] / at_best["limit_ms"]
-                print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-                results["rows"].append(row)
-                if args.out:
-                    args.out.write_text(json.dumps(results, indent=1) + "\n")
-    if "resnet" in args.cases:
-        results["hypernetwork"] = generation(args.precisions.split(",")[-1])
-        print(results["hypernetwork"], flush=True)
-    if args.out:
-        args.out.write_text(json.dumps(results, indent=1) + "\n")
+        parser.error("this needs a CUDA GPU; `make bench` is for CPUs")
+    return args
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def federation(work: Work, engine: str, layout: str, precision: str, folder: Pat
         "method": "fedavg", "model": "cnn-fashion", "partition": "natural", "clients": work.clients,
         "per_round": work.clients, "setting": f"levels:{work.width**2}", "epochs": work.epochs, "batch": work.batch,
         "lr": work.lr, "rounds": work.rounds + 2, "eval_every": 10**6, "checkpoint_every": 10**6, "augment": False,
-        "engine": engine, "threads": work.threads, "precision": precision, "device": "cpu", "clip_norm": 0,
+        "engine": engine, "threads": work.threads, "precision": precision, "device": work.device, "clip_norm": 0,
         "weight_decay": 0, "data": "bench.npz", "out": str(folder),
     })  # fmt: skip
     made = api.build(config, arrays, RunDirectory(folder))

@@ -16,7 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu import BATCH, cohort, make, start, steps_alone, timed
+from benchmarks.cases import BATCH, cohort, make, start, timed
+from benchmarks.gpu import steps_alone
 from pa3dfl.engines import Round
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.program import Program

@@ -27,6 +27,7 @@ class Work:
     rounds: int = 1
     threads: int = 2
     lr: float = 0.05
+    device: str = "cpu"
 
     @property
     def samples(self) -> int:
@@ -63,7 +64,15 @@ def report(work: Work, seconds: float) -> None:
 def timed(work: Work, play_round: Callable[[int], object]) -> None:
     """One round to warm up, then the timed ones."""
     play_round(1)
+    wait(work)
     started = time.perf_counter()
     for rnd in range(2, work.rounds + 2):
         play_round(rnd)
+    wait(work)
     report(work, time.perf_counter() - started)
+
+
+def wait(work: Work) -> None:
+    """A GPU may still be at it when Python has gone on."""
+    if work.device == "cuda":
+        torch.cuda.synchronize()

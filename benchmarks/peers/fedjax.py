@@ -12,6 +12,9 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: work.threads])
     import jax
 
+    found = jax.default_backend()
+    if found != {"cpu": "cpu", "cuda": "gpu"}[work.device]:
+        raise SystemExit(f"JAX computes on {found} here")
     jax.tree_map = jax.tree_util.tree_map  # its old name, which FedJAX still uses
     import fedjax
     import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""FLGo: its FedAvg with as many threads as there are cores, the fastest of its ways on a CPU.
+"""FLGo: its FedAvg with as many threads as there are cores, the fastest of its ways on a CPU; on a GPU one at a time.
 
 Local data is served as one tensor in memory; evaluation is switched off.
 """
@@ -59,11 +59,12 @@ def main() -> None:
     importlib.import_module(name).visualize = lambda *_: None
     config = {"benchmark": name, "partitioner": {"name": "IIDPartitioner", "para": {"num_clients": work.clients}}}
     flgo.gen_task(config, task_path="task")
+    where = {"gpu": [0], "num_parallels": 1} if work.device == "cuda" else {"num_parallels": work.threads}
     options = {
         "num_rounds": work.rounds + 1, "num_epochs": work.epochs, "batch_size": work.batch, "proportion": 1.0,
-        "learning_rate": work.lr, "train_holdout": 0.0, "eval_interval": 10**6, "num_parallels": work.threads,
+        "learning_rate": work.lr, "train_holdout": 0.0, "eval_interval": 10**6,
         "parallel_type": "t", "torch_num_threads": 1, "sample": "full", "aggregate": "weighted_com",
-        "no_log_console": True,
+        "no_log_console": True, **where,
     }  # fmt: skip
     flgo.init("task", Algorithm, options, Logger=Silent).run()
     report(work, marks[-1] - marks[0])

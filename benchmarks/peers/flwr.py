@@ -1,4 +1,4 @@
-"""Flower's simulation engine (Ray): its FedAvg strategy, one client at a time on each core."""
+"""Flower's simulation engine (Ray): its FedAvg strategy, one client at a time on each core, or as many on a GPU."""
 
 import json
 import sys
@@ -23,12 +23,12 @@ class Client(NumPyClient):
     def __init__(self, number: int, work: Work) -> None:
         self.work = work
         if "data" not in cache:  # once in each of Ray's processes
-            cache["data"] = images(work)
+            cache["data"] = tuple(t.to(work.device) for t in images(work))
         self.x, self.y = (t[number] for t in cache["data"])
 
     def fit(self, parameters, config):
         torch.set_num_threads(1)
-        model = network(self.work.width)
+        model = network(self.work.width).to(self.work.device)
         model.load_state_dict(dict(zip(model.state_dict(), map(torch.from_numpy, parameters), strict=True)))
         sgd = torch.optim.SGD(model.parameters(), self.work.lr)
         for _ in range(self.work.epochs):
@@ -36,7 +36,7 @@ class Client(NumPyClient):
                 sgd.zero_grad()
                 F.cross_entropy(model(self.x[rows]), self.y[rows]).backward()
                 sgd.step()
-        return [v.numpy() for v in model.state_dict().values()], len(self.x), {}
+        return [v.cpu().numpy() for v in model.state_dict().values()], len(self.x), {}
 
 
 class Timed(FedAvg):
@@ -65,11 +65,12 @@ def server(context: Context) -> ServerAppComponents:
 
 
 def main() -> None:
+    gpus = 1 if WORK.device == "cuda" else 0
     run_simulation(
         ServerApp(server_fn=server), client_app(WORK), WORK.clients,
         backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": WORK.threads, "num_gpus": 0},
+            "client_resources": {"num_cpus": 1, "num_gpus": gpus / WORK.threads},
+            "init_args": {"num_cpus": WORK.threads, "num_gpus": gpus},
         },
     )  # fmt: skip
     if len(marks) <= WORK.rounds:

@@ -1,4 +1,4 @@
-"""pfl-research (Apple): FederatedAveraging on its simulated backend, one worker process for each core."""
+"""pfl-research (Apple): FederatedAveraging on its simulated backend, one worker process for each core or GPU."""
 
 import os
 import subprocess
@@ -25,7 +25,8 @@ def worker() -> None:
 
     torch.set_num_threads(1)
     model, marks = network(work.width), []
-    x, y = images(work)
+    model.to(work.device)
+    x, y = (t.to(work.device) for t in images(work))
 
     def loss(inputs: torch.Tensor, labels: torch.Tensor, eval: bool = False) -> torch.Tensor:
         return F.cross_entropy(model(inputs), labels)
@@ -60,9 +61,10 @@ def main() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         worker()
         return
-    count = str(asked().threads)
+    work = asked()
+    count = str(work.threads if work.device == "cpu" else 1)
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, "-m", "benchmarks.peers.pfl"]
-    environment = os.environ | {"PFL_PYTORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PFL_PYTORCH_DEVICE": work.device, "OMP_NUM_THREADS": "1"}
     sys.exit(subprocess.run([sys.executable, *command, sys.argv[1]], env=environment, check=False).returncode)
 
 

@@ -140,6 +140,25 @@ def test_folds_by_hand() -> None:
     assert fold((4, 3, 5), ((4, 3, 5),)) == Fold((1, 1, 60), [1], [60])
 
 
+def test_what_kernels_are_told() -> None:
+    """Inner and columns of each output, then address and limits of each client, in pairs of 32 bits, for eight of them."""
+    whole, part = (4, 3, 5), (2, 3, 1)
+    planned = fused._planned((whole, (7,)), ((whole, (7,)), (part, (2,))))
+    assert planned is not None
+    table, rows = planned
+    assert table.view("int32").reshape(2, 4 + 2 * 8, 2)[:, 3].tolist() == [[3, 5], [1, 7]]
+    assert table.view("int32").reshape(2, 4 + 2 * 8, 2)[:, [5, 7, 9]].tolist() == [
+        [[4, 5], [2, 1], [0, 0]],
+        [[1, 7], [1, 2], [0, 0]],
+    ]
+    assert rows == (4 * 3 * 5, 7)
+    assert not table[:, [0, 1, 2, 4, 6, 8]].any(), "addresses are filled in later"
+    only_small = fused._planned((whole,), ((part,),))
+    assert only_small is not None
+    assert only_small[1] == (2 * 3 * 5,), "rows that nobody holds are left out"
+    assert fused._planned((whole,), (((2, 2, 1),),)) is None, "three axes pruned"
+
+
 @given(st.data())
 def test_a_fold_finds_what_slicing_finds(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
