@@ -141,7 +141,7 @@ def test_folds_by_hand() -> None:
 
 
 def test_what_kernels_are_told() -> None:
-    """Inner and columns of each output, then address and limits of each client, in pairs of 32 bits, for eight of them."""
+    """Inner and columns of each output; address and limits of each client, with room for eight."""
     whole, part = (4, 3, 5), (2, 3, 1)
     planned = fused._planned((whole, (7,)), ((whole, (7,)), (part, (2,))))
     assert planned is not None

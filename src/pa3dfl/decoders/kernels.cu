@@ -1,18 +1,18 @@
 // The passes of `fused` over the weights of all decoders, in one launch each.
 //
 // Given by the compiler: H (h, the columns of a weight), C (room for so many clients), WARPS (of a block), ROOM (bytes
-// that a block shares). A warp takes ROWS rows of a weight at a
-// time, has the next ones brought into shared memory meanwhile, and waits for nobody else. Products are those of tensor
-// cores (mma.m16n8k8, TF32), whose operands and results lie in registers thus: lane 4g + t of a warp has
+// that a block shares). A warp takes ROWS rows of a weight at a time, has the next ones brought into shared memory
+// meanwhile, and waits for nobody else. Products are those of tensor cores (mma.m16n8k8, TF32), whose operands and
+// results lie in registers thus: lane 4g + t of a warp has
 //   of A (16 rows, 8 summed):  (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)
 //   of B (8 summed, 8 columns): (t, g), (t + 4, g)
 //   of the sum (16 rows, 8 columns): (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
-// The order in which a product sums is free: where what is summed over lies as columns of a sum do, t stands for 2t, and
-// t + 4 for 2t + 1, so that one product's result is the next one's operand as it is.
+// The order in which a product sums is free: where what is summed over lies as columns of a sum do, t stands for 2t
+// and t + 4 for 2t + 1, so that a lane's operand is what it has of a sum.
 
 constexpr int ROWS = 16, STAGES = 2;
 
-struct __align__(16) Holder {  // of one client's part of an output, (outer, inner, columns): how much of two axes it holds
+struct __align__(16) Holder {  // of a part of an output, (outer, inner, columns): how much of two axes
     float* start;
     unsigned outer, columns;
 };
@@ -69,15 +69,15 @@ __device__ void fetch(float* to, const float* from, bool inside) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(inside ? 4 : 0));
 }
 __device__ void close_group() { asm volatile("cp.async.commit_group;"); }
-// To the card's memory; the compiler does not know that tables point there.
-__device__ void put(float* to, float x) { asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
-__device__ void put(float* to, float4 x) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-}
-
 template <int LEFT>
 __device__ void wait_for_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+// To the card's memory; the compiler does not know that tables point there.
+__device__ void put(float* to, float x) { asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
+__device__ void put(float* to, float4 x) {
+    asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 }
 
 // To TF32, whose last 13 bits products ignore.
@@ -112,7 +112,9 @@ struct Place {  // of a row of the weight in clients' parts; nobody holds a row 
 __device__ void prepare(Room& room, const Output& output, int clients) {
     for (int i = threadIdx.x; i < H / 8 * (C / 8) * 32; i += blockDim.x) {
         int j = i / 32 / (C / 8), n = i / 32 % (C / 8), g = i % 32 / 4, t = i % 4;
-        auto mix = [&](int client, int column) { return client < clients ? rounded(output.mix[client * H + column]) : 0.f; };
+        auto mix = [&](int client, int column) {
+            return client < clients ? rounded(output.mix[client * H + column]) : 0.f;
+        };
         (&room.mix[0][0][0])[i] = {mix(8 * n + g, 8 * j + t), mix(8 * n + g, 8 * j + t + 4)};
         (&room.mix_turned[0][0][0])[i] = {mix(8 * n + 2 * t, 8 * j + g), mix(8 * n + 2 * t + 1, 8 * j + g)};
     }
@@ -257,12 +259,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
         for (int k = 0; k < ROWS; k += 8) {
             float2 of_clients[C / 8];
 #pragma unroll
-            for (int n = 0; n < C / 8; n++) of_clients[n] = {rounded(stage.held[8 * n + g][k + t]), rounded(stage.held[8 * n + g][k + t + 4])};
+            for (int n = 0; n < C / 8; n++) {
+                const float* held = &stage.held[8 * n + g][k + t];
+                of_clients[n] = {rounded(held[0]), rounded(held[4])};
+            }
 #pragma unroll
             for (int i = 0; i < H / 16; i++) {
                 const float *upper = &stage.weight[k + t][16 * i + g], *lower = &stage.weight[k + t + 4][16 * i + g];
 #pragma unroll
-                for (int n = 0; n < C / 8; n++) multiply(slope[i][n], upper[0], upper[8], lower[0], lower[8], of_clients[n]);
+                for (int n = 0; n < C / 8; n++)
+                    multiply(slope[i][n], upper[0], upper[8], lower[0], lower[8], of_clients[n]);
             }
         }
         __syncwarp();
@@ -321,6 +327,6 @@ extern "C" __global__ void total(const float* parts, const int* starts, float* s
     if (i >= SIZE) return;
     float sum = 0;
 #pragma unroll 8
-    for (int block = starts[output]; block < starts[output + 1]; block++) sum += parts[(unsigned long long)block * SIZE + i];
+    for (int part = starts[output]; part < starts[output + 1]; part++) sum += parts[(unsigned long long)part * SIZE + i];
     slopes[output * SIZE + i] = sum;
 }
