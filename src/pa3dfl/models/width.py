@@ -17,13 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pa3dfl.errors import UserError
+from pa3dfl.models import inspection
 from pa3dfl.tree import Tree
 
 Shapes = dict[str, tuple[int, ...]]
 FULL = Fraction(1)
-_STACKED = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
-_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Model:
@@ -51,12 +49,11 @@ class Model:
         self._networks = _Networks()
         self._building = threading.RLock()
         full = self._build(FULL)
-        self._refuse_unfederated(full)
+        inspection.refuse_unfederated(name, full)
         self._full_shapes = _shapes(full)
-        self.normalised = any(isinstance(m, _NORMS) for m in full.modules())
-        self.strided_points = any(map(_strides_a_point, full.modules()))
-        """Whether a convolution has a stride along a side of one tap, as the shortcuts of many residual networks."""
-        self.layers, self.head = self._trace(full)
+        self.normalised = inspection.normalised(full)
+        self.strided_points = inspection.strided_points(full)
+        self.layers, self.head = inspection.layers(name, full, self.input_shape, classes)
 
     def check(self, p_min: Fraction) -> None:
         """Refuse a model that cannot be pruned to `p_min`, saying which layer and what to change."""
@@ -132,78 +129,10 @@ class Model:
                 warnings.filterwarnings("ignore", "Initializing zero-element tensors")
                 module = self.factory(float(width), **kwargs)
         except Exception as e:  # a user's factory may raise anything
-            raise UserError(f"model {self.name!r} cannot be built at width {width}: {_say(e)}") from e
+            raise UserError(f"model {self.name!r} cannot be built at width {width}: {inspection.say(e)}") from e
         if not isinstance(module, nn.Module):
             raise UserError(f"model {self.name!r} gave a {type(module).__name__}: expected a torch.nn.Module")
         return module
-
-    def _refuse_unfederated(self, module: nn.Module) -> None:
-        for name, m in module.named_modules():
-            if isinstance(m, nn.modules.batchnorm._BatchNorm):
-                raise UserError(
-                    f"model {self.name!r} has BatchNorm at {name!r}: batch statistics do not federate; "
-                    "use GroupNorm or LayerNorm instead"
-                )
-            if isinstance(m, _STACKED):
-                raise UserError(
-                    f"model {self.name!r} has {type(m).__name__} at {name!r}: its gates or projections are stacked in "
-                    "one weight, whose leading rows are not a narrower layer; use convolutions and linear layers"
-                )
-        for name, p in module.named_parameters():
-            if isinstance(p, nn.parameter.UninitializedParameter):
-                raise UserError(
-                    f"model {self.name!r} leaves the size of {name} open: give the layer its input size instead of "
-                    "using a lazy one"
-                )
-
-    def _trace(self, module: nn.Module) -> tuple[tuple[str, ...], str]:
-        """Names of the weighted layers in the order in which a batch meets them, and of the head."""
-        order: dict[str, None] = {}
-
-        def note(name: str) -> Callable[..., None]:
-            return lambda *_: order.update({name: None})
-
-        hooks = [m.register_forward_hook(note(n)) for n, m in module.named_modules() if isinstance(m, _WEIGHTED)]
-        out = self._try(module, {}, FULL)
-        for h in hooks:
-            h.remove()
-        *layers, head = order or [""]
-        if out.shape != (2, self.classes) or not layers or not isinstance(module.get_submodule(head), nn.Linear):
-            raise UserError(
-                f"model {self.name!r} maps a batch of {self.input_shape} to {tuple(out.shape)[1:]} in {len(order)} "
-                f"layers: expected {self.classes} logits from a torch.nn.Linear head after at least one other layer"
-            )
-        self._refuse_uncalled(
-            module, [n for n, m in module.named_modules() if isinstance(m, _WEIGHTED) and n not in order]
-        )
-        return tuple(layers), head
-
-    def _refuse_uncalled(self, module: nn.Module, names: list[str]) -> None:
-        """A layer that is not called may be left over, but its weight may not be used without it."""
-        held = dict(module.named_parameters())
-        weights = {k: held[k].detach().requires_grad_() for n in names if (k := f"{n}.weight") in held}
-        out = functional_call(module, weights, (torch.zeros(2, *self.input_shape),)) if weights else None
-        if out is None or not out.requires_grad:
-            return
-        slopes = torch.autograd.grad(out.sum(), list(weights.values()), allow_unused=True)
-        for name, slope in zip(weights, slopes, strict=True):
-            if slope is not None:
-                raise UserError(
-                    f"model {self.name!r} uses {name!r} without calling the layer, which is then not seen: call it, as "
-                    "in self.layer(x)"
-                )
-
-    def _try(self, module: nn.Module, params: Tree, width: Fraction) -> Tensor:
-        try:
-            with torch.no_grad():
-                out = functional_call(module, params, (torch.zeros(2, *self.input_shape),))
-        except Exception as e:  # a user's network may raise anything
-            raise UserError(
-                f"model {self.name!r} at width {width} cannot take a batch of shape {self.input_shape}: {_say(e)}"
-            ) from e
-        if not isinstance(out, Tensor):
-            raise UserError(f"model {self.name!r} maps a batch to a {type(out).__name__}: expected a tensor of logits")
-        return out
 
     def _check_shapes(self, width: Fraction, shapes: Shapes) -> None:
         if shapes.keys() != self._full_shapes.keys():
@@ -231,7 +160,7 @@ class Model:
         wide = shapes | {k: (full[k][0], *shapes[k][1:]) for k in kept}
         wide[f"{self.head}.weight"] = full[f"{self.head}.weight"]
         try:
-            self._try(module, {k: torch.zeros(s) for k, s in wide.items()}, width)
+            inspection.tried(self.name, module, {k: torch.zeros(s) for k, s in wide.items()}, self.input_shape, width)
         except UserError as e:
             raise UserError(
                 f"model {self.name!r} does not run with its last encoder layer {last!r} at full output: give its "
@@ -259,11 +188,3 @@ def _hollow(module: nn.Module) -> None:
 
 def _shapes(module: nn.Module) -> Shapes:
     return {k: tuple(v.shape) for k, v in module.named_parameters()}
-
-
-def _strides_a_point(m: nn.Module) -> bool:
-    return isinstance(m, nn.Conv2d) and any(k == 1 and s > 1 for k, s in zip(m.kernel_size, m.stride, strict=True))
-
-
-def _say(e: Exception) -> str:
-    return f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}"
