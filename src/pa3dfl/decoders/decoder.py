@@ -28,6 +28,7 @@ class Held:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = tensors
         self.shapes: tuple[Shape, ...] = tuple([t.shape for t in tensors])
+        self.like = tensors[0]  # in kind and place
 
     def addresses(self) -> list[int]:
         return [t.data_ptr() for t in self.tensors]
@@ -45,7 +46,7 @@ class Room(Held):
     def __init__(self, shapes: Sequence[Shape], like: Tensor) -> None:
         self.shapes = tuple(shapes)
         *self._starts, size = _starts(self.shapes)
-        self._memory = like.new_empty(size)
+        self.like = self._memory = like.new_empty(size)
 
     def addresses(self) -> list[int]:
         first, size = self._memory.data_ptr(), self._memory.element_size()

@@ -32,8 +32,10 @@ def serves(decoders: list[Decoder], clients: list[Held]) -> bool:
     precise_enough = weight.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     if not (weight.is_cuda and fits and precise_enough and all(map(_lies_well, decoders))):
         return False
+    alike = all(held.like.dtype == weight.dtype and held.like.device == weight.device for held in clients)
     dense = all(held.dense() for held in clients)
-    return dense and _plan(decoders, clients) is not None and _kernels(h, _padded(m), weight.device) is not None
+    planned = alike and dense and _plan(decoders, clients) is not None
+    return planned and _kernels(h, _padded(m), weight.device) is not None
 
 
 def decode(decoders: list[Decoder], clients: list[Held]) -> None:
