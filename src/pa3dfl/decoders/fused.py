@@ -72,7 +72,8 @@ def _prepare(decoders: list[Decoder], clients: list[Held]) -> tuple[Tensor, Span
     table[:, :3] = [[t.data_ptr() for t in (d.weight, d.bias, d.mix)] for d in decoders]
     table[:, 4 : 4 + 2 * len(clients) : 2] = np.array([held.addresses() for held in clients]).T
     # Pinned, so that it is sent without waiting for what runs on the card.
-    return torch.from_numpy(table).pin_memory().to(spans.table.device, non_blocking=True), spans
+    sent = torch.from_numpy(table).pin_memory() if spans.table.is_cuda else torch.from_numpy(table)
+    return sent.to(spans.table.device, non_blocking=True), spans
 
 
 Plan = tuple[NDArray[np.int64], tuple[int, ...]]
@@ -100,8 +101,8 @@ def _planned(shapes: tuple[Shape, ...], held: tuple[tuple[Shape, ...], ...]) -> 
 
 @lru_cache(maxsize=64)
 def _spans(rows: tuple[int, ...], device: torch.device) -> Spans:
-    processors, at_once = torch.cuda.get_device_properties(device).multi_processor_count, WARPS * ROWS
-    size = -(-sum(rows) // (BLOCKS_PER_PROCESSOR * processors * at_once)) * at_once
+    blocks, at_once = BLOCKS_PER_PROCESSOR * _processors(device), WARPS * ROWS
+    size = -(-sum(rows) // (blocks * at_once)) * at_once
     table = [(i, at, min(at + size, n), 0) for i, n in enumerate(rows) for at in range(0, n, size)]
     starts = np.cumsum([0] + [-(-n // size) for n in rows])
     return Spans(*(torch.tensor(t, dtype=torch.int32, device=device) for t in (table, starts)))
@@ -118,8 +119,8 @@ def _launch(name: str, decoders: list[Decoder], blocks: int, *args: Tensor | flo
 @cache
 def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | None:
     """`kernels.cu` for these sizes, which takes a second or two; None where it cannot be compiled."""
-    source, room = Path(__file__).with_name("kernels.cu").read_text(), _room(h, clients)
-    options = [f"-D{k}={v}" for k, v in {"H": h, "C": clients, "WARPS": WARPS, "ROOM": room}.items()]
+    source = "".join(Path(__file__).with_name(name).read_text() for name in ("primitives.cu", "kernels.cu"))
+    options, room = [f"-D{k}={v}" for k, v in given(h, clients).items()], _room(h, clients)
     kernels = {}
     with torch.cuda.device(device):
         for name in ("decode", "learn", "total"):
@@ -131,10 +132,19 @@ def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | Non
     return kernels
 
 
+def given(h: int, clients: int) -> dict[str, int]:
+    """What kernels.cu is compiled with."""
+    return {"H": h, "C": clients, "WARPS": WARPS, "ROOM": _room(h, clients)}
+
+
 def _room(h: int, clients: int) -> int:
     """Bytes of the memory that a block shares: `Room` in kernels.cu."""
     stage = ROWS * (h + 8) + (ROWS + 4) * clients + ROWS
     return 4 * (2 * h * clients + 4 * clients + WARPS * 2 * stage)
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _padded(m: int) -> int:
