@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) decode(const Output* ou
     });
 }
 
-// Three blocks a processor: what three share fits into its memory.
+// No more than three blocks share a processor, for its memory: the compiler may give them as many registers.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
     learn(const Output* outputs, const Span* spans, int clients, float* slopes, float* squares, double pace_) {
     Room& room = *(Room*)memory;
