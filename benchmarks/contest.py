@@ -47,13 +47,14 @@ class Contest:
         """One contestant's run: what it printed last, and the most memory that it held."""
         python, paths = sys.executable, [str(ROOT / "src"), str(ROOT)]
         if name not in self.own:
-            if not self.peers.exists():
-                return {"error": f"no environment at {self.peers}: `make bench` makes it"}
-            environment = self.peers / "bin" / "python"
+            peers = self.peers.absolute()  # it runs in another folder
+            if not peers.exists():
+                return {"error": f"no environment at {peers}: `make bench` makes it"}
+            environment = peers / "bin" / "python"
             if environment.exists():
                 python = str(environment)
             else:
-                paths.append(str(self.peers))
+                paths.append(str(peers))
         module, *more = self.own.get(name, (f"peers.{name}",))
         command = [python, "-m", f"benchmarks.{module}", json.dumps(dataclasses.asdict(work)), *more]
         # A peer is given the cores in the way that suits it, by its own file.

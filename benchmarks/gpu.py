@@ -31,6 +31,7 @@ from pa3dfl.engines import Round, local
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.recorder import Recorder
 from pa3dfl.engines.sequential import Sequential
+from pa3dfl.errors import UserError
 from pa3dfl.task import Task
 from pa3dfl.tree import Tree
 
@@ -144,7 +145,7 @@ def limit(case: str, precision: str, repeats: int) -> dict[str, Any]:
     return {"case": case, "precision": precision, "limit_ms": min(times.values()), "limit_by_layout_ms": times}
 
 
-def in_steps(results: list[Row], limits: dict[str, float]) -> list[Row]:
+def in_steps(results: list[Row]) -> list[Row]:
     """Milliseconds for one step of all clients."""
     return [
         {
@@ -153,7 +154,7 @@ def in_steps(results: list[Row], limits: dict[str, float]) -> list[Row]:
             "one at a time": r.get("one_at_a_time_ms_per_step", NONE),
             "side by side": r["ms_per_step"],
             "times the eager loop": r.get("times_eager", NONE),
-            "limit": limits[r["case"]],
+            "limit": r["limit_ms"],
             "of the limit": r["of_limit"],
         }
         for r in results
@@ -179,18 +180,16 @@ def main() -> None:
     args = arguments()
     names = list(methods.registry()) if args.methods == "all" else args.methods.split(",")
     results: list[Row] = []
-    limits: dict[str, float] = {}
     for case, precision in product(args.cases, args.precisions):
         at_best = limit(case, precision, args.repeats)
         print(at_best, file=sys.stderr, flush=True)
-        limits[case] = at_best["limit_ms"]
         for name in names:
             row = rounds(case, name, precision, not (args.no_eager or args.brief), args.brief, args.repeats)
-            row |= {"limit_ms": limits[case], "of_limit": row["ms_per_step"] / limits[case]}
+            row |= {"limit_ms": at_best["limit_ms"], "of_limit": row["ms_per_step"] / at_best["limit_ms"]}
             print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, file=sys.stderr, flush=True)
             results.append(row)
     if results:
-        show("one step of 20 clients, milliseconds", in_steps(results, limits))
+        show("one step of 20 clients, milliseconds", in_steps(results))
         show("a round, milliseconds", in_rounds(results))
     measured: dict[str, Any] = {"rows": results}
     if "resnet" in args.cases:
@@ -228,4 +227,7 @@ def arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as e:
+        sys.exit(f"benchmarks.gpu: {e}")

@@ -92,10 +92,10 @@ class HyperNetwork:
 
     def generate(self, tree: Tree, ids: list[int], shapes: Sequence[Mapping[str, Shape]]) -> list[Tree]:
         """Personal parameters of the given clients, pruned to their leading entries."""
-        rooms = [Room([own[k] for k in self.outputs], tree["embeddings"]) for own in shapes]
+        rooms: list[Held] = [Room([own[k] for k in self.outputs], tree["embeddings"]) for own in shapes]
         with torch.no_grad():
             decoders = self._decoders(tree, self.mixes(tree, ids))
-            suited(decoders, [*rooms]).decode(decoders, rooms)
+            suited(decoders, rooms).decode(decoders, rooms)
         return [dict(zip(self.outputs, room.tensors, strict=True)) for room in rooms]
 
     def gradient(self, tree: Tree, ids: list[int], trained: list[Tree]) -> Tree:
