@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
+from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary, turns
 from benchmarks.tables import save, show
 from benchmarks.work import Work
 
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.cpu", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="a small round, once: does everything run?")
     parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 1.0])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=turns, default=3)
     parser.add_argument("--only", nargs="+", metavar="WHO", help=f"some of: {', '.join((*SELF, *PEERS))}")
     parser.add_argument("--bf16", action="store_true", default=has_bfloat16())
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers", help="environment of the peers")

@@ -9,6 +9,7 @@ FedAvg rounds with other simulators (`contest.py`), as far as they are there.
 
 import argparse
 import dataclasses
+import gc
 import os
 import statistics
 import sys
@@ -22,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.cases import BATCH, CASES, COHORT, cohort, make, start, timed
-from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
+from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary, turns
 from benchmarks.hypernetwork import generation
 from benchmarks.tables import save, show
 from benchmarks.work import Work
@@ -178,8 +179,18 @@ def in_rounds(results: list[Row]) -> list[Row]:
 
 def main() -> None:
     args = arguments()
+    measured: dict[str, Any] = {"rows": []}
+    try:
+        measure(args, measured)
+    finally:  # what is there when it ends early, too
+        if any(measured.values()):
+            settings = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "repeats": args.repeats}
+            save(args.out, "gpu", settings, measured)
+
+
+def measure(args: argparse.Namespace, measured: dict[str, Any]) -> None:
     names = list(methods.registry()) if args.methods == "all" else args.methods.split(",")
-    results: list[Row] = []
+    results: list[Row] = measured["rows"]
     for case, precision in product(args.cases, args.precisions):
         at_best = limit(case, precision, args.repeats)
         print(at_best, file=sys.stderr, flush=True)
@@ -191,17 +202,16 @@ def main() -> None:
     if results:
         show("one step of 20 clients, milliseconds", in_steps(results))
         show("a round, milliseconds", in_rounds(results))
-    measured: dict[str, Any] = {"rows": results}
     if "resnet" in args.cases:
         measured["hypernetwork"] = generation(args.precisions[-1])
         show("the hyper-network of ResNet18, 20 clients", [measured["hypernetwork"]])
     if not args.no_peers:
+        gc.collect()
+        torch.cuda.empty_cache()  # the card is the contestants' now
         work = Work(width=1.0, rows=480, rounds=3, threads=os.cpu_count() or 1, device="cuda")
         (contest,) = Contest(SELF, args.peers).hold([*SELF, *PEERS], [work], args.repeats)
         show("FedAvg at full width: samples a second, medians", summary(contest))
         measured["contest"] = {"work": dataclasses.asdict(work), "results": contest}
-    settings = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "repeats": args.repeats}
-    save(args.out, "gpu", settings, measured)
 
 
 def arguments() -> argparse.Namespace:
@@ -212,7 +222,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=names, default=list(CASES), help="which of them, with commas")
     parser.add_argument("--methods", default="pa3dfl,heterofl,fedavg", help="which methods, or all")
     parser.add_argument("--precisions", type=names, default=["tf32"], help="such as fp32,tf32")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=turns, default=3)
     parser.add_argument("--no-eager", action="store_true", help="leave out the sequential loop")
     parser.add_argument("--brief", action="store_true", help="leave out one client at a time and evaluation too")
     parser.add_argument("--no-peers", action="store_true", help="leave out the contest with other simulators")

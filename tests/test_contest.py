@@ -1,0 +1,60 @@
+"""The contest of benchmarks: turns, failures and ratios. Speeds are for `make bench` to tell."""
+
+import math
+from argparse import ArgumentTypeError
+
+import pytest
+
+from benchmarks.contest import Contest, summary, turns
+from benchmarks.work import Work
+
+TINY = Work(width=1 / 16, clients=2, rows=50, epochs=1, rounds=1, threads=1)
+
+
+def test_a_contestant_trains_and_tells_its_speed(tmp_path):
+    contest = Contest({"ours": ("ours", "auto", "fast", "fp32")}, tmp_path)
+    result = contest.play("ours", TINY)
+    assert result.get("error") is None
+    assert result["samples_per_second"] > 0
+
+
+def test_it_is_ended_when_patience_is_over(tmp_path):
+    contest = Contest({"limit": ("limit", "fp32")}, tmp_path, patience=1)
+    assert contest.play("limit", TINY) == {"error": "not done after 1 s"}
+
+
+def test_what_failed_is_tried_once_more_and_then_left_out(tmp_path):
+    (results,) = Contest({}, tmp_path / "nowhere").hold(["flgo"], [TINY], repeats=3)
+    assert [r["error"] for r in results["flgo"]] == [f"no environment at {tmp_path}/nowhere: `make bench` makes it"] * 2
+
+
+def test_medians_and_their_ratios():
+    def ran(*speeds):
+        return [{"samples_per_second": s, "peak_mb": s / 10} for s in speeds]
+
+    rows = {
+        row["who"]: row
+        for row in summary(
+            {
+                "pa3dfl": ran(300, 400, 900),
+                "limit": ran(500),
+                "flgo": ran(100),
+                "pfl": [{"error": "no card"}, *ran(200)],
+                "flwr": [{"error": "no card"}],
+            }
+        )
+    }
+    assert rows["pa3dfl"]["samples/s"] == 400
+    assert rows["pa3dfl"]["of the best peer"] == 2
+    assert rows["pa3dfl"]["of the limit"] == 0.8
+    assert rows["pa3dfl"]["peak MB"] == 90
+    assert rows["pa3dfl"]["turns that failed"] == ""
+    assert rows["pfl"]["turns that failed"] == "1 of 2: no card"
+    assert math.isnan(rows["flwr"]["samples/s"])
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", ""])
+def test_turns_are_counted_from_one(text):
+    with pytest.raises(ArgumentTypeError, match="is not a number of turns"):
+        turns(text)
+    assert turns("3") == 3
