@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import ModuleType
 
 import emulator
@@ -180,6 +181,20 @@ def test_what_kernels_are_told() -> None:
     assert only_small is not None
     assert only_small[1] == (2 * 3 * 5,), "rows that nobody holds are left out"
     assert fused._planned((whole,), (((2, 2, 1),),)) is None, "three axes pruned"
+
+
+def test_a_card_without_kernels_is_told_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def fails(*args: object, **options: object) -> None:
+        raise RuntimeError("sm_70 is too old\nand more")
+
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", fails, raising=False)
+    fused._kernels.cache_clear()
+    for _ in range(2):
+        assert fused._kernels(16, 8, torch.device("cuda", 7)) is None
+    fused._kernels.cache_clear()
+    said = capsys.readouterr().err
+    assert said == "pa3dfl: the hyper-network is slower: no kernels for this GPU (sm_70 is too old)\n"
 
 
 @given(st.data())

@@ -7,6 +7,7 @@ are those of fixed parts in a fixed order: the same input gives the same bits. P
 more is served by `plain`.
 """
 
+import sys
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -127,7 +128,9 @@ def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | Non
             try:
                 kernels[name] = torch.cuda._compile_kernel(source, name, nvcc_options=options)
                 kernels[name].set_shared_memory_config(room)
-            except (AttributeError, OSError, RuntimeError):  # an older PyTorch, no compiler with it, an older card
+            except (AttributeError, OSError, RuntimeError) as e:  # an older PyTorch, no compiler with it, an older card
+                reason = (str(e).splitlines() or [type(e).__name__])[0]
+                print(f"pa3dfl: the hyper-network is slower: no kernels for this GPU ({reason})", file=sys.stderr)
                 return None
     return kernels
 
