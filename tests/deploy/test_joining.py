@@ -1,0 +1,127 @@
+"""Who may take part in a deployment, and what a node is told that may not."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
+
+from compared import CAPACITIES, SMALL, records
+from machines import Machines
+
+from pa3dfl.assembly import configure
+from pa3dfl.deploy.capacity import check_capacity, share_of
+from pa3dfl.deploy.control import said
+from pa3dfl.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def train_with_a_late_node(machines: Machines) -> None:
+    """The third node comes when the first order to train goes out."""
+    late = machines.here.pop(102)
+
+    def before(node: int, order: dict[str, Any]) -> None:
+        if order["kind"] == "train":
+            machines.here[102] = late
+
+    machines.before = before
+    machines.train(wait_for=2)
+
+
+def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
+    """Two of three seats are taken at the start; the third node comes in round 1 and trains from then on."""
+    machines = Machines(tmp_path, CAPACITIES, method="pa3dfl", per_round=3, **SMALL["pa3dfl"])
+    train_with_a_late_node(machines)
+    taken = [r["participants"] for r in records(machines.site.run)]
+    assert taken[0] == [0, 1]
+    assert taken[-1] == [0, 1, 2]
+    assert "node-2 came later and is client 2" in machines.site.log.read_text()
+    assert (machines.site.nodes / "node-2" / "model.json").exists()
+
+
+def test_a_late_node_that_would_narrow_everybody_stays_out(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, ["1", "1/4", "1/256"], method="fedavg", per_round=3)
+    train_with_a_late_node(machines)
+    assert [r["participants"] for r in records(machines.site.run)] == [[0, 1]] * 3
+    assert "it affords less than the width 1/2 at which all others train" in machines.site.log.read_text()
+
+
+def test_too_few_nodes(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, CAPACITIES)
+    del machines.here[101]
+    with pytest.raises(UserError, match="2 of 3 nodes came within 0 s"):
+        machines.train()
+
+
+def test_a_name_belongs_to_one_node(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=1)
+    machines.here[103] = machines.here[102] | {"folder": str(tmp_path / "thief")}
+    machines.train()
+    assert "a node was not let in: the name 'node-2' is taken" in machines.site.log.read_text()
+    assert {node for node, order in machines.orders if order["kind"] == "train"} <= {100, 101, 102}
+
+
+def test_rows_of_another_kind(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, CAPACITIES)
+    np.savez("node-1.npz", x=np.zeros((9, 1, 9, 9), np.uint8), y=np.arange(9) % 4)
+    with pytest.raises(UserError, match="nodes have rows of different kinds"):
+        machines.train()
+
+
+def test_a_full_disk_on_a_node_is_a_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pa3dfl.engines.flower import shelf
+
+    machines = Machines(tmp_path, CAPACITIES, method="ditto", per_round=3, rounds=1)
+    real = shelf.write_atomically
+
+    def full(path: Path, content: bytes) -> None:
+        if "node-1" in str(path):
+            raise OSError(28, "No space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(shelf, "write_atomically", full)
+    machines.train()
+    [record] = records(machines.site.run)
+    assert record["participants"] == [0, 2]
+    assert "No space left on device" in record["rejected"][0]["reason"]
+
+
+def test_a_training_starts_once(tmp_path: Path) -> None:
+    """A SuperLink that comes back starts unfinished runs again: that must not touch what is there."""
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=1)
+    machines.train()
+    before = (machines.site.run / "rounds.jsonl").read_text()
+    given = {"folder": str(machines.site.folder), "ticket": "mine", "resume": False, "wait-for": 0, "patience": 0.0}
+    with pytest.raises(UserError, match="this training was started before"):
+        machines.serve(given)
+    assert (machines.site.run / "rounds.jsonl").read_text() == before
+
+
+def test_capacity_in_a_node_s_own_words() -> None:
+    config = configure({"method": "fedavg", "model": "cnn-fashion", "p_min": "1/4"})
+    assert share_of("1/4", config, (1, 28, 28), 10) == share_of("25%", config, (1, 28, 28), 10)
+    small, large = (share_of(text, config, (1, 28, 28), 10) for text in ("1MB", "2MB"))
+    assert 0 < small < large < 1
+    assert share_of("1GB", config, (1, 28, 28), 10) == share_of("100Gmac", config, (1, 28, 28), 10) == 1
+    assert share_of("100Mmac", config, (1, 28, 28), 10) < 1
+    with pytest.raises(UserError, match="below the narrowest model"):
+        share_of("1kB", config, (1, 28, 28), 10)
+    with pytest.raises(UserError, match="or a budget such as 20MB"):
+        check_capacity("20 apples")
+
+
+def test_a_round_in_a_line() -> None:
+    record = {
+        "round": 2, "participants": [0, 3], "missing": [1], "rejected": [{"client": 2, "reason": "norm 1e+30"}],
+        "train_loss": 1.25, "test_accuracy": 0.5, "untested": [1], "seconds": 3.2,
+    }  # fmt: skip
+    assert said(record, 9, {1: "node-1", 2: "node-2"}) == (
+        "round 2/9: 2 answered, missing node-1, rejected node-2: norm 1e+30, loss 1.250, accuracy 50.0%, "
+        "not tested node-1, 3 s"
+    )
