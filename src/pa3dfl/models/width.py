@@ -14,10 +14,10 @@ from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pa3dfl.errors import UserError
 from pa3dfl.models import inspection
+from pa3dfl.models.hollow import Hollow
 from pa3dfl.tree import Tree
 
 Shapes = dict[str, tuple[int, ...]]
@@ -90,15 +90,14 @@ class Model:
         return params
 
     def __call__(self, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
-        return functional_call(self._network(width)[0], dict(params), (x,))
+        return self._network(width)[0](params, x)
 
     def features(self, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
         """What the encoder hands to the head."""
-        encoder = {k: v for k, v in params.items() if not k.startswith(f"{self.head}.")}
-        return functional_call(self._network(width)[1], encoder, (x,))
+        return self._network(width)[1](params, x)
 
-    def _network(self, width: Fraction) -> tuple[nn.Module, nn.Module, Shapes]:
-        """The network, its encoder and its shapes. Both give structure only: their weights are never used."""
+    def _network(self, width: Fraction) -> tuple[Hollow, Hollow, Shapes]:
+        """The network, its encoder and its shapes."""
         networks = self._networks.by_width
         if width not in networks:
             with self._building:
@@ -107,10 +106,10 @@ class Model:
             self._check_shapes(width, shapes)
             if self.full_features and not self._offers("full_features"):
                 shapes = self._widened(width, module, shapes)
-            _hollow(module)
+            whole = Hollow(module)
             encoder = copy.deepcopy(module)
             encoder.set_submodule(self.head, nn.Identity())
-            networks[width] = (module, encoder, shapes)
+            networks[width] = (whole, Hollow(encoder), shapes)
         return networks[width]
 
     def _offers(self, keyword: str) -> bool:
@@ -170,20 +169,10 @@ class Model:
 
 
 class _Networks(threading.local):
-    """Each thread has its own: `functional_call` puts weights into a network for the time of a call."""
+    """Each thread has its own."""
 
     def __init__(self) -> None:
-        self.by_width: dict[Fraction, tuple[nn.Module, nn.Module, Shapes]] = {}
-
-
-def _hollow(module: nn.Module) -> None:
-    """Free the memory of weights that are never used; tied ones stay tied."""
-    empty: dict[nn.Parameter, nn.Parameter] = {}
-    for m in module.modules():
-        for name, p in list(m.named_parameters(recurse=False, remove_duplicate=False)):
-            if p not in empty:
-                empty[p] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
-            setattr(m, name, empty[p])
+        self.by_width: dict[Fraction, tuple[Hollow, Hollow, Shapes]] = {}
 
 
 def _shapes(module: nn.Module) -> Shapes:

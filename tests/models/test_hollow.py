@@ -1,0 +1,58 @@
+"""Networks that are lent weights for a call: as `functional_call` does it."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pa3dfl.models.hollow import Hollow
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.again = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU())
+        self.again[0].weight = self.first.weight
+        self.own = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != 3:
+            raise ValueError("three features are needed")
+        return self.again(self.first(x)) * self.own
+
+
+def fresh(module: nn.Module) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    return {k: torch.randn(p.shape, requires_grad=True) for k, p in module.named_parameters()}
+
+
+def test_the_same_as_functional_call_and_so_are_gradients() -> None:
+    weights, x = fresh(Tied()), torch.randn(2, 3)
+    assert list(weights) == ["own", "first.weight", "first.bias"]
+    ours = Hollow(Tied())(weights, x)
+    theirs = functional_call(Tied(), weights, (x,))
+    assert torch.equal(ours, theirs)
+    slopes = [torch.autograd.grad(y.square().sum(), list(weights.values())) for y in (ours, theirs)]
+    assert all(map(torch.equal, *slopes))
+
+
+@pytest.mark.parametrize("x", [torch.ones(2, 3), torch.ones(2, 4)], ids=["a call", "a call that fails"])
+def test_weights_are_returned(x: Tensor) -> None:
+    hollow = Hollow(Tied())
+    try:
+        hollow(fresh(Tied()), x)
+    except ValueError:
+        assert x.shape[1] == 4
+    assert {p.device.type for p in hollow.module.parameters()} == {"meta"}
+    assert hollow.module.first.weight is hollow.module.again[0].weight, "still tied"
+
+
+def test_more_weights_than_it_has_and_fewer() -> None:
+    weights, x = fresh(Tied()), torch.ones(2, 3)
+    hollow = Hollow(Tied())
+    assert torch.equal(hollow(weights | {"head.weight": torch.ones(1)}, x), hollow(weights, x))
+    del weights["first.bias"]
+    with pytest.raises(KeyError, match=r"first\.bias"):
+        hollow(weights, x)
+    assert {p.device.type for p in hollow.module.parameters()} == {"meta"}
