@@ -1,11 +1,14 @@
 """The contest of benchmarks: turns, failures and ratios. Speeds are for `make bench` to tell."""
 
 import math
+import subprocess
+import time
 from argparse import ArgumentTypeError
+from pathlib import Path
 
 import pytest
 
-from benchmarks.contest import Contest, summary, turns
+from benchmarks.contest import Contest, end, summary, turns
 from benchmarks.work import Work
 
 TINY = Work(width=1 / 16, clients=2, rows=50, epochs=1, rounds=1, threads=1)
@@ -21,6 +24,20 @@ def test_a_contestant_trains_and_tells_its_speed(tmp_path):
 def test_it_is_ended_when_patience_is_over(tmp_path):
     contest = Contest({"limit": ("limit", "fp32")}, tmp_path, patience=1)
     assert contest.play("limit", TINY) == {"error": "not done after 1 s"}
+
+
+def test_what_it_started_ends_with_it():
+    process = subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    child = int(process.stdout.readline())
+    end(process)
+    for _ in range(100):  # until the system has buried it
+        stat = Path(f"/proc/{child}/stat")
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail("its child lives on")
 
 
 def test_what_failed_is_tried_once_more_and_then_left_out(tmp_path):
