@@ -1,5 +1,6 @@
 """What is to be learned, by whom, under which rules: everything a method may know."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -49,7 +50,9 @@ class Task:
     compute: torch.dtype | None = None
     """Of the networks' products, forward and backward, where it is narrower than that of the weights."""
 
-    def arithmetic(self) -> torch.autocast:
+    def arithmetic(self) -> AbstractContextManager[object]:
         """What a network runs under."""
+        if self.compute is None:
+            return nullcontext()
         # Without the cache: a step uses a weight once, and a recorded step may not find one in it.
-        return torch.autocast(self.device.type, self.compute, enabled=self.compute is not None, cache_enabled=False)
+        return torch.autocast(self.device.type, self.compute, cache_enabled=False)

@@ -10,6 +10,7 @@ import torch
 
 from pa3dfl.engines import local
 from pa3dfl.methods import find
+from pa3dfl.methods.fedavg import FedAvg
 from pa3dfl.task import LocalTraining
 
 Make = Callable[..., Any]
@@ -23,16 +24,31 @@ def test_step_size_decays_after_every_round() -> None:
 def test_every_epoch_meets_every_row_once_in_a_fresh_order(make_task: Make) -> None:
     task = make_task(find("fedavg")(), epochs=3, batch=10)
     client = task.clients[0]
-    steps = local.schedule(task, client, 1, "train")
-    assert [len(rows) for rows, _ in steps] == [10, 10, 10, 2] * 3
-    epochs = [torch.cat([rows for rows, _ in steps[i : i + 4]]) for i in (0, 4, 8)]
+    rows, _, sizes = local.order(task, client, 1, "train")
+    assert sizes == [10, 10, 10, 2] * 3
+    epochs = rows.split(32)
     mine = sorted(task.data.rows(0, "train").tolist())
     assert [sorted(e.tolist()) for e in epochs] == [mine] * 3
     assert not torch.equal(epochs[0], epochs[1])
-    again = local.schedule(task, client, 1, "train")
-    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(steps, again, strict=True))
-    for other in (local.schedule(task, client, 2, "train"), local.schedule(task, client, 1, "test")):
-        assert not torch.equal(steps[0][0], other[0][0])
+    assert torch.equal(local.order(task, client, 1, "train")[0], rows)
+    for other in (local.order(task, client, 2, "train"), local.order(task, client, 1, "test")):
+        assert not torch.equal(other[0], rows)
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_batches_are_the_rows_of_the_order(augment: bool, make_task: Make) -> None:
+    """More of them than are made together."""
+    task = make_task(find("fedavg")(), epochs=3, batch=10)
+    task = replace(task, data=replace(task.data, augment=augment))
+    client = task.clients[0]
+    rows, crops, sizes = local.order(task, client, 1, "train")
+    assert len(sizes) > local.AT_ONCE
+    pieces = [None] * len(sizes) if crops is None else crops.split(sizes)
+    made = list(local.batches(task, client, 1, "train"))
+    for (x, y), chosen, crop in zip(made, rows.split(sizes), pieces, strict=True):
+        expected = task.data.batch(chosen, crop, task.dtype)
+        assert torch.equal(x, expected[0])
+        assert torch.equal(y, expected[1])
 
 
 def stepped(gradient: list[float], **changes: float) -> list[float]:
@@ -50,6 +66,18 @@ def test_the_step() -> None:
     assert stepped([0.0, 0.0], weight_decay=0.1) == pytest.approx([2.85, 3.8])
     # Decay is added after clipping.
     assert stepped([3.0, 4.0], clip_norm=1.0, weight_decay=0.1) == pytest.approx([2.55, 3.4])
+
+
+def test_entries_of_one_scale_step_together_whatever_lies_between_them() -> None:
+    class Scaled(FedAvg):
+        def step_scale(self, name: str) -> float:
+            return 10.0 if name == "b" else 1.0
+
+    theta = {k: torch.zeros(1) for k in "abc"}
+    gradient = {id(theta[k]): torch.tensor([g]) for k, g in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
+    sgd = local.SGD.of(Scaled(), PLAIN, theta)
+    sgd.step([gradient[id(p)] for p in sgd.params], 0.5)
+    assert [float(v) for v in theta.values()] == [-0.5, -10.0, -1.5]
 
 
 CURVE = {0.0: (0.5, 1.0), 0.5: (0.7, 0.9), 0.6: (0.7, 0.8), 0.7: (0.7, 0.8), 1.0: (0.6, 0.2)}

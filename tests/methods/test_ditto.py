@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from pa3dfl.engines import Round
-from pa3dfl.engines.local import schedule
+from pa3dfl.engines.local import batches
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.ditto import Ditto, V, W
 from pa3dfl.methods.fedavg import FedAvg
@@ -51,8 +51,7 @@ def test_a_client_trains_both_models_on_the_same_batches(make_task: Make) -> Non
 
     for mu, start, trained in ((0.0, received, update.tree), (0.7, start_v, update.private)):
         params = {k: v.clone().requires_grad_() for k, v in start.items()}
-        for rows, crops in schedule(task, client, 1, "train"):
-            x, y = task.data.batch(rows, crops, task.dtype)
+        for x, y in batches(task, client, 1, "train"):
             pull = sum((params[k] - received[k]).square().sum() for k in params)
             loss = F.cross_entropy(task.model(params, x, client.width), y) + mu / 2 * pull
             gradients = torch.autograd.grad(loss, list(params.values()))

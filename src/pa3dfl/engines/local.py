@@ -1,6 +1,6 @@
 """One client's local work, as every engine must do it: the order of rows, the step, the choice of a model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import islice
 from typing import Self
@@ -17,6 +17,8 @@ from pa3dfl.tree import Tree
 
 # Rows that go through a network at once when no gradient is needed.
 TEST_BATCH = 512
+# Steps whose batches are made together: the dozen calls that it takes are then few for each.
+AT_ONCE = 8
 
 
 def order(task: Task, client: Client, rnd: int, purpose: str) -> tuple[Tensor, Tensor | None, list[int]]:
@@ -39,12 +41,15 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def schedule(task: Task, client: Client, rnd: int, purpose: str) -> list[tuple[Tensor, Tensor | None]]:
-    """The same, step by step."""
+def batches(task: Task, client: Client, rnd: int, purpose: str) -> Iterator[Batch]:
+    """Those of a client's whole pass, step by step."""
     rows, crops, sizes = order(task, client, rnd, purpose)
-    if crops is None:
-        return [(rows_of_step, None) for rows_of_step in rows.split(sizes)]
-    return list(zip(rows.split(sizes), crops.split(sizes), strict=True))
+    done = 0
+    for at in range(0, len(sizes), AT_ONCE):
+        some = sizes[at : at + AT_ONCE]
+        chosen = slice(done, done := done + sum(some))
+        x, y = task.data.batch(rows[chosen], None if crops is None else crops[chosen], task.dtype)
+        yield from zip(x.split(some), y.split(some), strict=True)
 
 
 def draw(method: Method, task: Task, client: Client, rnd: int, purpose: str, step: int) -> Tree:
@@ -54,7 +59,7 @@ def draw(method: Method, task: Task, client: Client, rnd: int, purpose: str, ste
     return method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
 
 
-Scaled = tuple[float, Tensor]
+Scaled = tuple[float, list[Tensor]]
 
 
 class SGD:
@@ -62,25 +67,31 @@ class SGD:
 
     def __init__(self, local: LocalTraining, groups: list[list[Scaled]]) -> None:
         self.local, self.groups = local, groups
-        self.params = [p for group in groups for _, p in group]
+        self.params = [p for group in groups for _, alike in group for p in alike]
 
     @classmethod
     def of(cls, method: Method, local: LocalTraining, theta: Tree) -> Self:
-        return cls(local, [[(method.step_scale(k), theta[k]) for k in names] for names in clipped(method, theta)])
+        groups = []
+        for names in clipped(method, theta):
+            by_scale: dict[float, list[Tensor]] = {}
+            for k in names:
+                by_scale.setdefault(method.step_scale(k), []).append(theta[k])
+            groups.append(list(by_scale.items()))
+        return cls(local, groups)
 
     @torch.no_grad()
     def step(self, gradients: Iterable[Tensor], rate: float | Tensor) -> None:
         """`gradients` in the order of `params`."""
         rest = iter(gradients)
         for group in self.groups:
-            given = list(islice(rest, len(group)))
+            given = [list(islice(rest, len(alike))) for _, alike in group]
             pace = rate
             if self.local.clip_norm:
-                pace = rate / (norm(given) / self.local.clip_norm).clamp_(min=1.0)
-            for (scale, p), gradient in zip(group, given, strict=True):
+                pace = rate / (norm([g for alike in given for g in alike]) / self.local.clip_norm).clamp_(min=1.0)
+            for (scale, params), alike in zip(group, given, strict=True):
                 if self.local.weight_decay:
-                    subtract(p, p, rate, scale * self.local.weight_decay)
-                subtract(p, gradient, pace, scale)
+                    subtract(params, params, rate, scale * self.local.weight_decay)
+                subtract(params, alike, pace, scale)
 
 
 def clipped(method: Method, theta: Tree) -> list[list[str]]:
@@ -94,16 +105,16 @@ def clipped(method: Method, theta: Tree) -> list[list[str]]:
 
 
 def norm(tensors: list[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(t) for t in tensors]
+    norms = torch._foreach_norm(tensors)
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
-def subtract(p: Tensor, q: Tensor, rate: float | Tensor, scale: float) -> None:
-    """p −= rate · scale · q, in one operation."""
+def subtract(params: list[Tensor], others: list[Tensor], rate: float | Tensor, scale: float) -> None:
+    """p −= rate · scale · q for each pair, in one call: Python is what small steps wait for."""
     if isinstance(rate, Tensor):
-        p.addcmul_(q, rate, value=-scale)
+        torch._foreach_addcmul_(params, others, [rate] * len(params), value=-scale)
     else:
-        p.sub_(q, alpha=rate * scale)
+        torch._foreach_sub_(params, others, alpha=rate * scale)
 
 
 def descend(
@@ -127,10 +138,9 @@ def train(
     theta = {k: v.clone().requires_grad_() for k, v in start.items()}
     sgd, rate = SGD.of(method, task.local, theta), task.local.rate(rnd)
     losses = []
-    for step, (rows, crops) in enumerate(schedule(task, client, rnd, purpose)):
+    for step, batch in enumerate(batches(task, client, rnd, purpose)):
         before_step()
         noise = draw(method, task, client, rnd, purpose, step)
-        batch = task.data.batch(rows, crops, task.dtype)
         losses.append(descend(method, task, client.width, theta, fixed, batch, noise, sgd, rate))
     return {k: v.detach() for k, v in theta.items()}, float(torch.stack(losses).mean())
 

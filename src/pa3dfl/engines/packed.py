@@ -33,12 +33,12 @@ class Packed:
                 names.sort(key=lambda k: -(like[k].numel() & -like[k].numel()))
                 vector = torch.cat([like[k].detach().flatten() for k in names])
                 self.names.append(names)
-                self.groups[-1].append((method.step_scale(names[0]), vector.requires_grad_()))
+                self.groups[-1].append((method.step_scale(names[0]), [vector.requires_grad_()]))
 
     def tree(self) -> Tree:
         """Its entries: views, through which gradients reach the vectors."""
         views: Tree = {}
-        for names, (_, vector) in zip(self.names, chain(*self.groups), strict=True):
+        for names, (_, [vector]) in zip(self.names, chain(*self.groups), strict=True):
             pieces = vector.split([self.shapes[k].numel() for k in names]) if len(names) > 1 else (vector,)
             views |= {k: piece.view(self.shapes[k]) for k, piece in zip(names, pieces, strict=True)}
         return {k: views[k] for k in self.shapes}

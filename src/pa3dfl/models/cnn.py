@@ -12,7 +12,8 @@ class PooledConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        return F.max_pool2d(self._conv_forward(x, self.weight, None), 2) + self.bias[:, None, None]
+        out = F.max_pool2d(self._conv_forward(x, self.weight, None), 2)
+        return out + self.bias.to(out.dtype).view(-1, 1, 1)  # products may be narrower than weights
 
 
 class TwoLayerCNN(nn.Module):
