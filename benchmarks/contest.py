@@ -64,7 +64,7 @@ class Contest:
         # A peer is given the cores in the way that suits it, by its own file.
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": ":".join(paths)}, start_new_session=True,
+            env=os.environ | hidden(work) | {"PYTHONPATH": ":".join(paths)}, start_new_session=True,
         )  # fmt: skip
         watch = Watch(process)
         try:
@@ -92,6 +92,11 @@ def turns(text: str) -> int:
     return int(text)
 
 
+def hidden(work: Work) -> dict[str, str]:
+    """What to tell the environment so that nobody takes the GPU beside a contest of processors."""
+    return {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"} if work.device == "cpu" else {}
+
+
 def end(process: subprocess.Popen[str]) -> None:
     """And all that it started: what outlives its turn would slow the next one's."""
     with contextlib.suppress(ProcessLookupError):
@@ -100,9 +105,10 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def reason(said: str) -> str:
-    """The line of a traceback that names the error, or else the last one."""
+    """The last line of tracebacks that names an error and says something of it, or else the last line."""
     lines = said.strip().splitlines() or ["it said nothing"]
-    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[-1])[:200]
+    named = [line for line in lines if re.match(r"(\[rank\d+\]: )?[\w.]*(Error|Exception): \S", line)]
+    return (named or lines)[-1][:200]
 
 
 def summary(results: Mapping[str, Sequence[Result]]) -> list[dict[str, Any]]:

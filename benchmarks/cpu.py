@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import os
 from pathlib import Path
 
 import torch
@@ -54,7 +53,7 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     short = {"clients": 4, "rows": 80, "epochs": 2} if args.short else {}
     given = {size: getattr(args, size) for size in sizes if getattr(args, size) is not None}
-    args.work = dataclasses.replace(own, **({"threads": os.cpu_count() or 1} | short | given))
+    args.work = dataclasses.replace(own, **({"threads": torch.get_num_threads()} | short | given))
     if args.work.rows % 8:
         parser.error("rows must be a multiple of 8")
     args.repeats = 1 if args.short else args.repeats

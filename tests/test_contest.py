@@ -4,11 +4,12 @@ import math
 import subprocess
 import time
 from argparse import ArgumentTypeError
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.contest import Contest, end, summary, turns
+from benchmarks.contest import Contest, end, hidden, reason, summary, turns
 from benchmarks.work import Work
 
 TINY = Work(width=1 / 16, clients=2, rows=50, epochs=1, rounds=1, threads=1)
@@ -43,6 +44,26 @@ def test_what_it_started_ends_with_it():
 def test_what_failed_is_tried_once_more_and_then_left_out(tmp_path):
     (results,) = Contest({}, tmp_path / "nowhere").hold(["flgo"], [TINY], repeats=3)
     assert [r["error"] for r in results["flgo"]] == [f"no environment at {tmp_path}/nowhere: `make bench` makes it"] * 2
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Traceback:\n  x\nValueError: too wide\n", "ValueError: too wide"),
+        ("a.b.SomeError: first\nValueError: second\nbye", "ValueError: second"),
+        # A launcher's own error says less than its child's.
+        ("[rank1]: RuntimeError: no card\n===\nelastic.ChildFailedError: \n=====", "[rank1]: RuntimeError: no card"),
+        ("JAX computes on gpu here", "JAX computes on gpu here"),
+        ("", "it said nothing"),
+    ],
+)
+def test_the_reason_of_a_failure(said, told):
+    assert reason(said) == told
+
+
+def test_a_contest_of_processors_hides_the_gpu():
+    assert hidden(TINY)["CUDA_VISIBLE_DEVICES"] == ""
+    assert not hidden(replace(TINY, device="cuda"))
 
 
 def test_medians_and_their_ratios():
