@@ -31,12 +31,12 @@ def peak_training_bytes(method: Method, task: Task, client: Client, start: Tree,
 
 def _train(method: Method, task: Task, client: Client, start: Tree, fixed: Tree) -> None:
     theta, fixed = {k: v.requires_grad_() for k, v in wire(start).items()}, wire(fixed)
-    sgd = local.SGD.of(method, task.local, theta)
+    rate = torch.tensor(task.local.rate(1), dtype=task.dtype, device=task.device)
+    step = local.stepper(method, task, client.width, theta, fixed, rate)
     rows = task.data.rows(client.id, "train").to(task.device)
-    for step in range(2):  # the second starts with whatever the first has left behind
-        noise = method.draw(task, client.width, generator(task.seed, "footprint", step))
-        batch = task.data.batch(rows, None, task.dtype)
-        local.descend(method, task, client.width, theta, fixed, batch, noise, sgd, task.local.rate(1))
+    for number in range(2):  # the second starts with whatever the first has left behind
+        noise = method.draw(task, client.width, generator(task.seed, "footprint", number))
+        step(task.data.batch(rows, None, task.dtype), noise)
 
 
 class LiveBytes(TorchDispatchMode):

@@ -54,7 +54,7 @@ def test_batches_are_the_rows_of_the_order(augment: bool, make_task: Make) -> No
 def stepped(gradient: list[float], **changes: float) -> list[float]:
     theta = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
     sgd = local.SGD.of(find("fedavg")(), replace(PLAIN, **changes), theta)
-    sgd.step([torch.tensor([g]) for g in gradient], 0.5)
+    sgd.step([torch.tensor([g]) for g in gradient], torch.tensor(0.5))
     return [float(v) for v in theta.values()]
 
 
@@ -76,7 +76,7 @@ def test_entries_of_one_scale_step_together_whatever_lies_between_them() -> None
     theta = {k: torch.zeros(1) for k in "abc"}
     gradient = {id(theta[k]): torch.tensor([g]) for k, g in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
     sgd = local.SGD.of(Scaled(), PLAIN, theta)
-    sgd.step([gradient[id(p)] for p in sgd.params], 0.5)
+    sgd.step([gradient[id(p)] for p in sgd.params], torch.tensor(0.5))
     assert [float(v) for v in theta.values()] == [-0.5, -10.0, -1.5]
 
 

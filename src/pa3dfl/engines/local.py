@@ -1,6 +1,6 @@
 """One client's local work, as every engine must do it: the order of rows, the step, the choice of a model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from itertools import islice
 from typing import Self
@@ -80,7 +80,7 @@ class SGD:
         return cls(local, groups)
 
     @torch.no_grad()
-    def step(self, gradients: Iterable[Tensor], rate: float | Tensor) -> None:
+    def step(self, gradients: Iterable[Tensor], rate: Tensor) -> None:
         """`gradients` in the order of `params`."""
         rest = iter(gradients)
         for group in self.groups:
@@ -109,39 +109,58 @@ def norm(tensors: list[Tensor]) -> Tensor:
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
-def subtract(params: list[Tensor], others: list[Tensor], rate: float | Tensor, scale: float) -> None:
+def subtract(params: list[Tensor], others: list[Tensor], rate: Tensor, scale: float) -> None:
     """p −= rate · scale · q for each pair, in one call: Python is what small steps wait for."""
-    if isinstance(rate, Tensor):
-        torch._foreach_addcmul_(params, others, [rate] * len(params), value=-scale)
-    else:
-        torch._foreach_sub_(params, others, alpha=rate * scale)
+    torch._foreach_addcmul_(params, others, [rate] * len(params), value=-scale)
+
+
+def differentiate(
+    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree,
+    params: list[Tensor],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The loss, and its gradient by each of the parameters."""
+    with task.arithmetic():
+        loss = method.loss(task, width, theta, fixed, batch, noise).to(task.dtype)
+    # A user's network may hold parameters that it does not use.
+    gradients = torch.autograd.grad(loss, params, allow_unused=True, materialize_grads=True)
+    return loss.detach(), *gradients
 
 
 def descend(
     method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree, sgd: SGD,
-    rate: float | Tensor,
+    rate: Tensor,
 ) -> Tensor:  # fmt: skip
     """One step of local training, in place; returns the loss before it."""
-    with task.arithmetic():
-        loss = method.loss(task, width, theta, fixed, batch, noise).to(task.dtype)
-    # A user's network may hold parameters that it does not use.
-    gradients = torch.autograd.grad(loss, sgd.params, allow_unused=True, materialize_grads=True)
+    loss, *gradients = differentiate(method, task, width, theta, fixed, batch, noise, sgd.params)
     sgd.step(gradients, rate)
-    return loss.detach()
+    return loss
+
+
+Stepper = Callable[[Batch, Tree], Tensor]
+
+
+def stepper(method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, rate: Tensor) -> Stepper:
+    """Does one step after another, each with its batch and its draw."""
+    sgd = SGD.of(method, task.local, theta)
+
+    def step(batch: Batch, noise: Tree) -> Tensor:
+        return descend(method, task, width, theta, fixed, batch, noise, sgd, rate)
+
+    return step
 
 
 def train(
     method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str,
-    before_step: Tick = lambda: None,
+    stepper: Callable[..., Stepper] = stepper, before_step: Tick = lambda: None,
 ) -> tuple[Tree, float]:  # fmt: skip
     """Local training from `start`, which stays as it is; returns the trained tree and the mean loss."""
     theta = {k: v.clone().requires_grad_() for k, v in start.items()}
-    sgd, rate = SGD.of(method, task.local, theta), task.local.rate(rnd)
+    rate = torch.tensor(task.local.rate(rnd), dtype=task.dtype, device=task.device)
+    step = stepper(method, task, client.width, theta, fixed, rate)
     losses = []
-    for step, batch in enumerate(batches(task, client, rnd, purpose)):
+    for number, batch in enumerate(batches(task, client, rnd, purpose)):
         before_step()
-        noise = draw(method, task, client, rnd, purpose, step)
-        losses.append(descend(method, task, client.width, theta, fixed, batch, noise, sgd, rate))
+        losses.append(step(batch, draw(method, task, client, rnd, purpose, number)))
     return {k: v.detach() for k, v in theta.items()}, float(torch.stack(losses).mean())
 
 

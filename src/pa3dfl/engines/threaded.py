@@ -15,6 +15,7 @@ import torch
 
 from pa3dfl.engines import local
 from pa3dfl.engines.base import Tick
+from pa3dfl.engines.recorded import Recorded
 from pa3dfl.engines.sequential import CHUNK, Sequential
 from pa3dfl.methods import Method
 from pa3dfl.task import Client, Task
@@ -32,12 +33,13 @@ class Threaded(Sequential):
         # Kept between rounds: networks are built once per thread.
         self._pool = ThreadPoolExecutor(threads, "client", initializer=_use_one_core)
         self._stopping = threading.Event()
+        self._recorded = Recorded()
         self.chunk = max(CHUNK, 4 * threads)  # so that threads seldom wait for the last one of a chunk
 
     def train_client(
         self, method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
     ) -> tuple[Tree, float]:
-        return local.train(method, task, client, start, fixed, rnd, purpose, self._go_on)
+        return local.train(method, task, client, start, fixed, rnd, purpose, self._recorded.stepper, self._go_on)
 
     def each(self, work: Callable[[int], T], clients: Sequence[Client], tick: Tick) -> list[T]:
         self._stopping.clear()

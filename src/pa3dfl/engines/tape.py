@@ -1,0 +1,86 @@
+"""What a computation did, as a TorchScript function of its tensors: the same operations in the same order."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Results = tuple[Tensor, ...]
+# TorchScript knows no place but the one it runs at.
+PLACES = ("device", "pin_memory")
+
+
+class Tape(TorchDispatchMode):
+    """Writes down every operation below autograd while it is entered."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # it would load all of torch.compile to do so: a second, and much memory
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._fresh = (f"v{i}" for i in count())
+        self._names = WeakTensorKeyDictionary()  # so that what is no longer needed may go
+        self._lines: list[str] = []
+        self._constants: list[Tensor] = []
+        self._read = ""
+        self._inputs = [self._named(t) for t in inputs]
+
+    def replay(self, outputs: Results) -> Callable[..., Results]:
+        """A function of tensors like the inputs, which returns those like `outputs`."""
+        if self._read:
+            raise ValueError(f"{self._read} reads values, on which the rest may depend")
+        names = [*self._inputs, *(self._names[t] for t in self._constants)]
+        returned = ", ".join(self._names[t] for t in outputs)
+        lines = [f"def replay({', '.join(f'{n}: Tensor' for n in names)}):", *self._lines, f"return ({returned},)\n"]
+        run, constants = torch.jit.CompilationUnit("\n    ".join(lines)).replay, tuple(self._constants)
+
+        def replay(*inputs: Tensor) -> Results:
+            # As written: optimised, a product and its bias would be two roundings instead of one.
+            with torch.no_grad(), torch.jit.optimized_execution(False):
+                results: Results = run(*inputs, *constants)
+                return results
+
+        return replay
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out, kwargs = func(*args, **(kwargs or {})), kwargs or {}
+        known = any(isinstance(a, Tensor) and a in self._names for a in tree_leaves((args, kwargs)))
+        if torch.Tag.data_dependent_output in func.tags:
+            if known:
+                self._read = str(func)
+            return out  # what is read of constants is a constant
+        given = [self._text(a) for a in args] + [f"{k}={self._text(v)}" for k, v in kwargs.items() if k not in PLACES]
+        target = self._target(out)
+        self._lines.append(f"{target} = torch.ops.{func._schema.name.replace('::', '.')}({', '.join(given)})")
+        if isinstance(out, list):
+            self._lines += [f"{self._named(t)} = {target}[{i}]" for i, t in enumerate(out)]
+        return out
+
+    def _named(self, tensor: Tensor) -> str:
+        """An operation in place returns what it was given, which keeps its name."""
+        if tensor not in self._names:
+            self._names[tensor] = next(self._fresh)
+        name: str = self._names[tensor]
+        return name
+
+    def _target(self, out: Any) -> str:
+        if isinstance(out, Tensor):
+            return self._named(out)
+        if isinstance(out, tuple):
+            return ", ".join("_" if t is None else self._named(t) for t in out)
+        return next(self._fresh)
+
+    def _text(self, given: Any) -> str:
+        if isinstance(given, Tensor):
+            if given not in self._names:  # from elsewhere: the same for all
+                self._constants.append(given)
+            return self._named(given)
+        if isinstance(given, (list, tuple)):
+            return f"[{', '.join(self._text(g) for g in given)}]"
+        return f'float("{given!r}")' if isinstance(given, float) else str(given)
