@@ -37,8 +37,8 @@ class Step:
         replay = self.replay  # other threads are at it too
         if replay is not None and self.proven:
             return replay(*inputs)
-        self.times += 1
-        if self.times == OFTEN:
+        times = self.times = self.times + 1
+        if times == OFTEN:
             return self._record(in_python, *inputs)
         results = in_python()
         if replay is not None:
@@ -51,7 +51,7 @@ class Step:
         try:
             self.replay = tape.replay(results)
         except Exception as e:  # of a network or method of somebody's own: anything
-            self.tell(str(e))
+            self.tell(str(e) or repr(e))
         return results
 
     def _prove(self, replay: Callable[..., Results], results: Results, *inputs: Tensor) -> None:
@@ -60,7 +60,7 @@ class Step:
             self.proven = all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
             reason = "done again, a step is another one"
         except Exception as e:
-            reason = str(e)
+            reason = str(e) or repr(e)
         if not self.proven:
             self.replay = None
             self.tell(reason)
@@ -84,7 +84,7 @@ class Recorded:
         self, method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, rate: Tensor
     ) -> local.Stepper:
         """`local.stepper` with the same results, from recordings where there are some."""
-        if not method.capturable:
+        if not method.capturable or task.device.type != "cpu":
             return local.stepper(method, task, width, theta, fixed, rate)
         kind = self._kinds.setdefault((id(method), id(task), width, form(theta), form(fixed)), Kind(method, task))
         sgd, tensors = local.SGD.of(method, task.local, theta), (*theta.values(), *fixed.values())
