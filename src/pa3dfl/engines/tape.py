@@ -49,7 +49,8 @@ class Tape(TorchDispatchMode):
         return replay
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out, kwargs = func(*args, **(kwargs or {})), kwargs or {}
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
         known = any(isinstance(a, Tensor) and a in self._names for a in tree_leaves((args, kwargs)))
         if torch.Tag.data_dependent_output in func.tags:
             if known:
