@@ -1,9 +1,8 @@
 """Steps without Python: the same bits as with it, and a line about what cannot be recorded."""
 
-import itertools
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +72,18 @@ def test_a_recording_serves_all_clients_and_rounds_of_its_kind(
             assert all(torch.equal(v, b.tree[k]) for k, v in a.tree.items())
 
 
+def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """The thread that records may be new to a width that others have trained often."""
+    method = FedAvg()
+    task = make_task(method, engine="auto")
+    engine = Recorded()
+    task.model._networks.by_width.clear()
+    trained(method, task, engine.stepper)
+    trained(method, task, engine.stepper)
+    assert all(step.proven for step in steps_of(engine))
+    assert not capsys.readouterr().err
+
+
 def test_what_is_rare_is_not_recorded(make_task: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "OFTEN", 5)
     method, engine = FedAvg(), Recorded()
@@ -107,12 +118,13 @@ class OfLists(FedAvg):
         return super().loss(task, width, theta, fixed, (twice[0], batch[1]), noise)
 
 
-class OfTurns(FedAvg):
-    name = "of-turns"
-    turns: ClassVar = itertools.cycle([1.0, 2.0])
+class OfLabels(FedAvg):
+    """What is read past PyTorch's operations."""
+
+    name = "of-labels"
 
     def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Any, noise: Tree) -> Tensor:
-        return next(self.turns) * super().loss(task, width, theta, fixed, batch, noise)
+        return (1 + sum(batch[1].tolist())) * super().loss(task, width, theta, fixed, batch, noise)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,7 @@ class OfTurns(FedAvg):
             "of-values stay in Python, which is slower: aten._local_scalar_dense.default reads values",
         ),
         (OfLists(), "done again, a step is another one"),
-        (OfTurns(), "done again, a step is another one"),
+        (OfLabels(), "done again, a step is another one"),
         (Declared(), ""),
     ],
 )

@@ -74,6 +74,14 @@ def test_values_that_are_read_may_decide_anything(read: Callable[[Tensor], objec
         tape.replay(seen)
 
 
+def test_what_is_drawn_at_random_cannot_be_proven() -> None:
+    x, y = pair(0)
+    with Tape((x, y)) as tape:
+        seen = (torch.nn.functional.dropout(x) + y,)
+    with pytest.raises(ValueError, match="draws at random"):
+        tape.replay(seen)
+
+
 def test_a_value_of_a_constant_is_one() -> None:
     x, y = pair(0)
     with Tape((x, y)) as tape:

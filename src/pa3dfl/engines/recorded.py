@@ -1,7 +1,7 @@
 """Steps on a CPU without Python: taped once, then run from the tape.
 
-A narrow network's step is some 120 operations of microseconds each. Python and autograd take about as long to give them
-out, and under a lock for which the other threads wait. So what forward and backward pass do for a kind of batch is
+A narrow network's step is some hundred operations of microseconds each. Python and autograd take about as long to give
+them out, and under a lock for which the other threads wait. So what forward and backward pass do for a kind of batch is
 taped, and TorchScript runs that for all others of its kind, in one call and without the lock. The first of them is done
 both ways, and a tape is used only if it gives the same bits: which steps are recorded changes nothing.
 """
@@ -46,6 +46,7 @@ class Step:
         return results
 
     def _record(self, in_python: Callable[[], Results], *inputs: Tensor) -> Results:
+        in_python()  # what is made at a thread's first step, such as its network, is no part of the others
         with Tape(inputs) as tape:
             results = in_python()
         try:

@@ -20,7 +20,7 @@ class Tape(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # it would load all of torch.compile to do so: a second, and much memory
+        return False  # it would load all of torch.compile to do so, which takes a second
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Tape(TorchDispatchMode):
         self._names = WeakTensorKeyDictionary()  # so that what is no longer needed may go
         self._lines: list[str] = []
         self._constants: list[Tensor] = []
-        self._read = ""
+        self._refused = ""
         self._inputs = [self._named(t) for t in inputs]
 
     def replay(self, outputs: Results) -> Callable[..., Results]:
         """A function of tensors like the inputs, which returns those like `outputs`."""
-        if self._read:
-            raise ValueError(f"{self._read} reads values, on which the rest may depend")
+        if self._refused:
+            raise ValueError(self._refused)
         names = [*self._inputs, *(self._names[t] for t in self._constants)]
         returned = ", ".join(self._names[t] for t in outputs)
         lines = [f"def replay({', '.join(f'{n}: Tensor' for n in names)}):", *self._lines, f"return ({returned},)\n"]
@@ -54,8 +54,10 @@ class Tape(TorchDispatchMode):
         known = any(isinstance(a, Tensor) and a in self._names for a in tree_leaves((args, kwargs)))
         if torch.Tag.data_dependent_output in func.tags:
             if known:
-                self._read = str(func)
+                self._refused = f"{func} reads values, on which the rest may depend"
             return out  # what is read of constants is a constant
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._refused = f"{func} draws at random, and nobody could tell whether a replay is right"
         given = [self._text(a) for a in args] + [f"{k}={self._text(v)}" for k, v in kwargs.items() if k not in PLACES]
         target = self._target(out)
         self._lines.append(f"{target} = torch.ops.{func._schema.name.replace('::', '.')}({', '.join(given)})")
