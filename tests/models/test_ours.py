@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from networks import EIGHTH, HALF, ONE, SHAPES, SIXTEENTH, ours, size
 from torch import nn
 
-from pa3dfl.models import NAMES, Model, factory_of
+from pa3dfl.models import NAMES, Model, cnn, factory_of
 
 
 @pytest.mark.parametrize(
@@ -144,3 +144,24 @@ def test_resnet_has_no_strided_pointwise_convolution() -> None:
     block = module.blocks[2]  # type: ignore[index]
     strided = F.conv2d(x, block.shortcut[0].weight, stride=2)
     torch.testing.assert_close(block.shortcut[0](x[..., :: block.stride, :: block.stride]), strided)
+
+
+def test_a_bias_is_the_same_added_number_by_number_or_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = cnn.PooledConv2d(3, 8, 5, padding=2).to(torch.bfloat16)
+    x = torch.randn(4, 3, 12, 12, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    image_by_image = layer(x)
+    weights = torch.randn(image_by_image.shape, dtype=torch.bfloat16)
+    (gradient,) = torch.autograd.grad((image_by_image * weights).float().sum(), layer.bias)
+    assert torch.allclose(gradient.float(), weights.float().sum((0, 2, 3)), rtol=0.02, atol=0.2)
+    monkeypatch.setattr(cnn, "BFLOAT16_VECTOR", 0)
+    assert torch.equal(layer(x), image_by_image)
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_the_gradient_of_flat_images_has_their_layout(layout: torch.memory_format) -> None:
+    x = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5).contiguous(memory_format=layout).requires_grad_()
+    out = cnn.flat(x)
+    assert torch.equal(out, torch.arange(120.0).view(2, 60))
+    (gradient,) = torch.autograd.grad(out, x, 3 * out)
+    assert torch.equal(gradient, 3 * x)
+    assert gradient.is_contiguous(memory_format=layout)
