@@ -23,6 +23,12 @@ def in_place(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return (z,)
 
 
+def detached(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    z = x.clone()
+    z.detach().add_(y.detach())
+    return z, OURS.detach() * y, z.detach()
+
+
 def constants(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return x * OURS, x / torch.tensor(3.0), y.masked_fill(y > 0, float("-inf")), y + 1e-30, x.new_zeros(4)
 
@@ -49,7 +55,7 @@ def pair(seed: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "compute", [pieces, in_place, constants, indices, types, derivatives], ids=lambda f: f.__name__
+    "compute", [pieces, in_place, detached, constants, indices, types, derivatives], ids=lambda f: f.__name__
 )
 def test_done_again_with_other_tensors(compute: Callable[..., tuple[Tensor, ...]]) -> None:
     x, y = pair(0)

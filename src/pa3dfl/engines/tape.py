@@ -58,6 +58,9 @@ class Tape(TorchDispatchMode):
             return out  # what is read of constants is a constant
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._refused = f"{func} draws at random, and nobody could tell whether a replay is right"
+        if func is torch.ops.aten.detach.default:  # autograd's word for the same tensor
+            self._names[out] = self._text(args[0])
+            return out
         given = [self._text(a) for a in args] + [f"{k}={self._text(v)}" for k, v in kwargs.items() if k not in PLACES]
         target = self._target(out)
         self._lines.append(f"{target} = torch.ops.{func._schema.name.replace('::', '.')}({', '.join(given)})")
