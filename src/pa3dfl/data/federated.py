@@ -62,7 +62,7 @@ class FederatedData:
         """Inputs as they were stored, augmented, and labels."""
         rows = rows.to(self.x.device)
         device = self.device or self.x.device
-        x, y = self.x[rows].to(device), self.y[rows].to(device)
+        x, y = (taken(t, rows).to(device) for t in (self.x, self.y))
         return x if crops is None else crop_and_flip(x, crops.to(device)), y
 
     def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -77,6 +77,11 @@ class FederatedData:
             return None
         shifts = torch.randint(0, 2 * PADDING + 1, (n, 2), generator=generator)
         return torch.cat([shifts, torch.randint(0, 2, (n, 1), generator=generator)], 1)
+
+
+def taken(t: Tensor, rows: Tensor) -> Tensor:
+    """Some rows, the way each device copies whole ones: a CPU would do t[rows] number by number."""
+    return t.index_select(0, rows) if t.device.type == "cpu" else t[rows]
 
 
 def crop_and_flip(x: Tensor, crops: Tensor) -> Tensor:
