@@ -51,11 +51,27 @@ def assert_equal(ours: Any, reference: Any) -> None:
 def test_equal_to_the_sequential_engine(
     name: str, device: str, make_task: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two rounds, so that a replay starts from other weights than it was recorded with; partial batches too."""
+    """Several rounds, so that a replay starts from other weights than it was recorded with; partial batches too."""
     monkeypatch.setattr(program, "IN_A_ROW", 2)  # of three full batches in an epoch
     method = methods.find(name)()
     task = make_task(method, device=device, epochs=2, setting="list:1/4,1,1/16,1/4")
-    assert_equal(rounds(Captured(), method, task, 2), rounds(Sequential(), method, task, 2))
+    n = 2 if device == "cpu" else 20
+    assert_equal(rounds(Captured(), method, task, n), rounds(Sequential(), method, task, n))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", methods.registry())
+def test_ten_steps_in_float32(name: str, device: str, make_task: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    method = methods.find(name)()
+    task = make_task(method, device=device, precision="fp32", epochs=10, batch=40, lr=0.005)
+    server = {k: v.to(task.device) for k, v in method.init_server(task).items()}
+    work = Round(method, task, server, {}, task.clients, 1)
+    for ours, reference in zip(Captured().train(work), Sequential().train(work), strict=True):
+        assert ours.client == reference.client
+        assert ours.loss == pytest.approx(reference.loss, rel=1e-5)
+        for k, v in reference.tree.items():
+            torch.testing.assert_close(ours.tree[k], v, rtol=0, atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
