@@ -90,7 +90,7 @@ def steps_alone(
 ) -> tuple[float, float]:
     """The replays of all steps of a round, on all streams, and nothing else; and how long the host launches them."""
     engine.train(Round(method, task, server, {}, chosen, 1))
-    left = list(engine._programs)
+    left = list(engine.streams.programs)
     programs = []
     for client in chosen:
         program = next(p for p in left if p.width == client.width)

@@ -119,10 +119,10 @@ def main() -> None:
     method, task = make(args.case, "pa3dfl", args.precision)
     engine = Captured()
     parts = round_by_parts(engine, method, task, args.repeats)
-    found = [kernel for program in engine._programs for kernel in kernels(program)]
+    found = [kernel for program in engine.streams.programs for kernel in kernels(program)]
     bars = {
         f"a round by the clock: {sum(parts.values()):.0f} ms": parts,
-        f"the {len(found):,} kernels of a step of {len(engine._programs)} clients, each alone": by_kind(found),
+        f"the {len(found):,} kernels of a step of {len(engine.streams.programs)} clients, each alone": by_kind(found),
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps({"device": torch.cuda.get_device_name(), "case": args.case} | bars, indent=1) + "\n")

@@ -3,13 +3,15 @@ the rest is tested: positions in a pass, programs shared by clients, waiting in 
 
 import dataclasses
 from collections.abc import Callable
+from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from pa3dfl import methods
-from pa3dfl.engines import Engine, Round, Score, captured, engine_of, program
+from pa3dfl.engines import Engine, Round, Score, engine_of, memory, program
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
@@ -17,6 +19,7 @@ from pa3dfl.methods import Method
 from pa3dfl.task import Task
 
 Make = Callable[..., Any]
+HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
@@ -105,7 +108,7 @@ def test_a_round_that_was_stopped_leaves_nothing_behind(
         stopped.setattr(Captured, "_begin", failing)
         with pytest.raises(KeyboardInterrupt):
             rounds(engine, method, task, 1)
-    assert any(p.todo for p in engine._programs)
+    assert any(p.todo for p in engine.streams.programs)
     assert_equal(rounds(engine, method, task, 1), rounds(Sequential(), method, task, 1))
 
 
@@ -118,12 +121,21 @@ def test_clients_that_do_not_fit_wait(
     reference = rounds(Sequential(), method, task, 2)
     engine = Captured(at_once=2)
     assert_equal(rounds(engine, method, task, 2), reference)
-    monkeypatch.setattr(captured, "RESERVE", 1 << 60)
+    assert "wait" not in capsys.readouterr().err
+    monkeypatch.setattr(memory, "free_memory", lambda _: memory.RESERVE)
     starved = Captured()
     assert_equal(rounds(starved, method, task, 2), reference)
-    if device == "cuda":
-        assert len(starved._programs) == 1
-        assert capsys.readouterr().err.count("others wait") == 1
+    assert len(starved.streams.programs) == 1
+    assert capsys.readouterr().err.count("pa3dfl: the GPU holds one client at a time; the others wait\n") == 1
+
+
+def test_room_is_what_is_free_beyond_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two programs of 3 GiB at width 1/2 and 1 GiB at 1/4: at most 6 for each unit of width."""
+    held: Any = [SimpleNamespace(taken=gib << 30, width=w, device="a card") for gib, w in ((3, HALF), (1, QUARTER))]
+    for free, widest in ((8, Fraction(15, 16)), (5, Fraction(7, 16)), (2, None)):
+        monkeypatch.setattr(memory, "free_memory", lambda _, free=free: free << 30)
+        fits = [w for w in (Fraction(n, 16) for n in range(1, 17)) if memory.Memory().has_room(w, held)]
+        assert max(fits, default=None) == widest
 
 
 def test_refused_without_a_gpu() -> None:
