@@ -3,7 +3,6 @@
 Contestants take turns, several times over, and medians are compared, because a machine is never quiet for long.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -83,13 +82,6 @@ class Contest:
 def failures(results: Sequence[Result]) -> str:
     errors = [r["error"] for r in results if "error" in r]
     return f"{len(errors)} of {len(results)}: {errors[-1]}" if errors else ""
-
-
-def turns(text: str) -> int:
-    """Of a command line: how often each contestant runs."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of turns: 1, 2, 3, …")
-    return int(text)
 
 
 def hidden(work: Work) -> dict[str, str]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary, turns
+from benchmarks.arguments import count, width
+from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
 from benchmarks.tables import save, show
 from benchmarks.work import Work
 
@@ -39,17 +40,17 @@ def arguments() -> argparse.Namespace:
     own = Work()
     parser = argparse.ArgumentParser("benchmarks.cpu", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="a small round, once: does everything run?")
-    parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 1.0])
-    parser.add_argument("--repeats", type=turns, default=3)
+    parser.add_argument("--widths", type=width, nargs="+", default=[0.25, 1.0])
+    parser.add_argument("--repeats", type=count, default=3)
     everybody = (*SELF, *PEERS)
     parser.add_argument("--only", nargs="+", choices=everybody, metavar="WHO", help=f"some of: {', '.join(everybody)}")
     parser.add_argument("--bf16", action="store_true", default=has_bfloat16())
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers", help="environment of the peers")
-    parser.add_argument("--patience", type=int, default=900, help="seconds that one run may take")
+    parser.add_argument("--patience", type=count, default=900, help="seconds that one run may take")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "bench" / "cpu.json")
     sizes = ("clients", "rows", "epochs", "batch", "rounds", "threads")
     for size in sizes:
-        parser.add_argument(f"--{size}", type=int)
+        parser.add_argument(f"--{size}", type=count)
     args = parser.parse_args()
     short = {"clients": 4, "rows": 80, "epochs": 2} if args.short else {}
     given = {size: getattr(args, size) for size in sizes if getattr(args, size) is not None}

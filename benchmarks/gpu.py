@@ -22,8 +22,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from benchmarks.arguments import count
 from benchmarks.cases import BATCH, CASES, COHORT, cohort, make, start, timed
-from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary, turns
+from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
 from benchmarks.hypernetwork import generation
 from benchmarks.tables import save, show
 from benchmarks.work import Work
@@ -222,7 +223,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=names, default=list(CASES), help="which of them, with commas")
     parser.add_argument("--methods", default="pa3dfl,heterofl,fedavg", help="which methods, or all")
     parser.add_argument("--precisions", type=names, default=["tf32"], help="such as fp32,tf32")
-    parser.add_argument("--repeats", type=turns, default=3)
+    parser.add_argument("--repeats", type=count, default=3)
     parser.add_argument("--no-eager", action="store_true", help="leave out the sequential loop")
     parser.add_argument("--brief", action="store_true", help="leave out one client at a time and evaluation too")
     parser.add_argument("--no-peers", action="store_true", help="leave out the contest with other simulators")

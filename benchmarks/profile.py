@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.arguments import count
 from benchmarks.cases import BATCH, cohort, make, start, timed
 from benchmarks.gpu import steps_alone
 from pa3dfl.engines import Round
@@ -111,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.profile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--case", default="fashion", help="fashion, cifar100 or resnet")
     parser.add_argument("--precision", default="tf32")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=count, default=5)
     parser.add_argument("--out", type=Path, default=Path("runs/bench/profile.json"), help="the picture goes beside it")
     args = parser.parse_args()
     if not torch.cuda.is_available():

@@ -21,10 +21,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.arguments import count
 from benchmarks.tables import median, save, show
 from pa3dfl import methods
 from pa3dfl.data import FederatedData, Splits
 from pa3dfl.engines import engine_of
+from pa3dfl.errors import UserError
 from pa3dfl.federation import Federation, Plan
 from pa3dfl.methods.pa3dfl import Pa3dFL
 from pa3dfl.models import Model
@@ -154,17 +156,22 @@ def draw(results: list[dict[str, Any]], path: Path, per_round: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.scale", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="few rounds and clients: does everything run?")
-    parser.add_argument("--per-round", type=int, default=1000)
-    parser.add_argument("--registered", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
-    parser.add_argument("--rounds", type=int, default=100, help="of FedAvg with most clients; a few elsewhere")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--per-round", type=count, default=1000)
+    parser.add_argument("--registered", type=count, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
+    parser.add_argument("--rounds", type=count, default=100, help="of FedAvg with most clients; a few elsewhere")
+    parser.add_argument("--threads", type=count, default=os.cpu_count() or 1)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a machine that is shared")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "bench" / "scale.json")
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "images" / "scale.png")
-    parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
+    names = ("METHOD", "REGISTERED", "PER_ROUND", "ROUNDS", "THREADS")
+    parser.add_argument("--measure", nargs=5, metavar=names, help="one measurement, in this process")
     args = parser.parse_args()
     if args.measure:
-        measure(args.measure[0], *map(int, args.measure[1:]))
+        name, *sizes = args.measure
+        try:
+            measure(name, *map(count, sizes))
+        except (UserError, argparse.ArgumentTypeError) as e:
+            parser.error(str(e))
         return
     if args.short:
         args.per_round, args.rounds, args.registered = 100, 10, [10**3, 10**4, 10**5]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.contest import Contest, end, hidden, reason, summary, turns
+from benchmarks.arguments import count, width
+from benchmarks.contest import Contest, end, hidden, reason, summary
 from benchmarks.work import Work
 
 TINY = Work(width=1 / 16, clients=2, rows=50, epochs=1, rounds=1, threads=1)
@@ -92,7 +93,14 @@ def test_medians_and_their_ratios():
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", ""])
-def test_turns_are_counted_from_one(text):
-    with pytest.raises(ArgumentTypeError, match="is not a number of turns"):
-        turns(text)
-    assert turns("3") == 3
+def test_counts_begin_at_one(text):
+    with pytest.raises(ArgumentTypeError, match=f"^'{text}' is not a count: 1, 2, 3, …$"):
+        count(text)
+    assert count("3") == 3
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.01", "nan", "inf", "half", ""])
+def test_widths_are_shares(text):
+    with pytest.raises(ArgumentTypeError, match=f"^'{text}' is not a width: a number above 0, at most 1$"):
+        width(text)
+    assert (width("1"), width("0.25")) == (1.0, 0.25)

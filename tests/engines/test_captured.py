@@ -129,6 +129,27 @@ def test_clients_that_do_not_fit_wait(
     assert capsys.readouterr().err.count("pa3dfl: the GPU holds one client at a time; the others wait\n") == 1
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_more_at_once_than_asked_for(device: str, make_task: Make) -> None:
+    """Four clients of one width: as many programs as may run beside each other."""
+    method = methods.find("fedavg")()
+    task = make_task(method, device=device, setting="ideal")
+    for at_once in (1, 3, 64):
+        engine = Captured(at_once)
+        rounds(engine, method, task, 1)
+        assert len(engine.streams.programs) == min(at_once, 4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_engine_serves_one_task_after_another(device: str, make_task: Make) -> None:
+    """Programs of the first, with its step size and shapes, are no use to the second."""
+    engine = Captured()
+    for name, weight_decay in (("fedavg", 0.0), ("fedavg", 0.1), ("ditto", 0.1)):
+        method = methods.find(name)()
+        task = make_task(method, device=device, weight_decay=weight_decay)
+        assert_equal(rounds(engine, method, task, 1), rounds(Sequential(), method, task, 1))
+
+
 def test_room_is_what_is_free_beyond_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two programs of 3 GiB at width 1/2 and 1 GiB at 1/4: at most 6 for each unit of width."""
     held: Any = [SimpleNamespace(taken=gib << 30, width=w, device="a card") for gib, w in ((3, HALF), (1, QUARTER))]

@@ -155,13 +155,3 @@ def test_a_bias_is_the_same_added_number_by_number_or_image_by_image(monkeypatch
     assert torch.allclose(gradient.float(), weights.float().sum((0, 2, 3)), rtol=0.02, atol=0.2)
     monkeypatch.setattr(cnn, "BFLOAT16_VECTOR", 0)
     assert torch.equal(layer(x), image_by_image)
-
-
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_the_gradient_of_flat_images_has_their_layout(layout: torch.memory_format) -> None:
-    x = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5).contiguous(memory_format=layout).requires_grad_()
-    out = cnn.flat(x)
-    assert torch.equal(out, torch.arange(120.0).view(2, 60))
-    (gradient,) = torch.autograd.grad(out, x, 3 * out)
-    assert torch.equal(gradient, 3 * x)
-    assert gradient.is_contiguous(memory_format=layout)

@@ -22,23 +22,9 @@ class PooledConv2d(nn.Conv2d):
 
 
 def in_short_runs(out: Tensor) -> bool:
-    """Whether a CPU would add to a pixel's few channels one by one, and several times as fast to an image at once."""
-    return channels_last(out) and out.dtype is torch.bfloat16 and out.shape[1] < BFLOAT16_VECTOR
-
-
-def flat(x: Tensor) -> Tensor:
-    """Channel first, whatever the layout; the gradient comes back in the layout of `x`.
-
-    Else a CPU would put the two layouts together in the activation's derivative, number by number.
-    """
-    if x.requires_grad and channels_last(x):
-        x.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
-    return x.flatten(1)
-
-
-def channels_last(x: Tensor) -> bool:
-    """Of images on a CPU; how a GPU's are laid out does not matter here."""
-    return x.device.type == "cpu" and x.stride(1) == 1
+    """Whether a CPU would add to a pixel's few channels one by one: adding to an image at once is faster."""
+    on_cpu, channels_last = out.device.type == "cpu", out.stride(1) == 1
+    return on_cpu and channels_last and out.dtype is torch.bfloat16 and out.shape[1] < BFLOAT16_VECTOR
 
 
 class TwoLayerCNN(nn.Module):
@@ -75,7 +61,7 @@ class TwoLayerCNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.conv1(x))
         x = F.relu(self.conv2(x))
-        x = F.relu(self.fc1(flat(x)))
+        x = F.relu(self.fc1(x.flatten(1)))
         return self.head(F.relu(self.fc2(x)))
 
 
