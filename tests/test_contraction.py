@@ -10,10 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pa3dfl.contraction import ORDERS, Live, live_taps
+from pa3dfl.contraction import ORDERS
 from pa3dfl.cost import count_of
 from pa3dfl.decomposition import Decomposed, LayerPlan, recover, take_apart
 from pa3dfl.models import Model
+from pa3dfl.models.convolution import live_taps
 
 PLAIN = torch.contiguous_format
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -121,44 +122,6 @@ def test_multiply_adds_at_full_width(layer: LayerPlan, shape: tuple[int, ...], m
 
     found = [counted(order) / 1e6 for order in ("", "recover", "factors", "auto")]
     assert found == pytest.approx(millions, rel=0.005)
-
-
-TAPS = {
-    # size, kernel, stride, padding, dilation: the taps that meet a pixel, and the padding that is left
-    "one pixel, its centre": ((1,), (3,), 1, 1, 1, (1, 2), (0,)),
-    "two pixels with strides": ((2,), (3,), 2, 1, 1, (1, 3), (0,)),
-    "two pixels, all taps": ((2,), (3,), 1, 1, 1, (0, 3), (1,)),
-    "the last tap": ((1,), (4,), 4, 3, 1, (3, 4), (0,)),
-    "what lies between counts": ((1,), (4,), 2, 3, 1, (1, 4), (2,)),
-    "dilated": ((2,), (3,), 1, 2, 2, (1, 2), (0,)),
-    "nothing meets anything": ((1,), (2,), 4, 2, 1, (0, 2), (2,)),
-}
-
-
-@pytest.mark.parametrize("case", TAPS.values(), ids=TAPS.keys())
-def test_taps_that_only_meet_padding_are_left_out(case: Any) -> None:
-    *how, (first, stop), padding = case
-    live = live_taps(*how)
-    assert live.window == (slice(first, stop),)
-    assert (live.padding, live.uneven) == (padding, ())
-    assert live.taps == stop - first
-
-
-def test_uneven_padding() -> None:
-    assert live_taps((5,), (4,), 1, "same", 1) == Live((slice(0, 4),), (0,), (1, 2), (), (), (1,), 4, 5, 5)
-    assert live_taps((5, 5), (3, 3), 1, "valid", 1).padding == (0, 0)
-
-
-def test_a_side_of_one_tap_needs_no_stride() -> None:
-    live = live_taps((8, 8), (3, 1), 2, (1, 0), 1)
-    assert (live.points, live.stride) == ((..., slice(None), slice(None, 7, 2)), (2, 1))
-    assert (live.padding, live.before, live.pixels, live.results) == ((1, 0), (), 32, 16)
-
-
-def test_a_single_tap_takes_its_pixels_before_anything_else() -> None:
-    """No strided 1×1 convolution is left, which oneDNN may get wrong, and factors see a quarter of the pixels."""
-    live = live_taps((8, 8), (1, 1), 2, 0, 1)
-    assert (live.points, live.pixels, live.results) == ((..., slice(None, 7, 2), slice(None, 7, 2)), 16, 16)
 
 
 class Free(nn.Module):

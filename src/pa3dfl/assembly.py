@@ -56,7 +56,7 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
     p_min = config.narrowest()
     model = make_model(known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min)
-    data = federate(arrays, config.data, splits, augment, device, layout_of(config, device, model))
+    data = federate(arrays, config.data, splits, augment, device, layout_of(config, device))
     n = len(splits)
     r = capacities(config.setting, n, config.seed)
     if config.capacity_rule == "strict":
@@ -69,13 +69,9 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     return Task(model, data, clients, p_min, rules(config), config.seed, device, *dtypes_of(config))
 
 
-def layout_of(config: Config, device: torch.device, model: Model) -> torch.memory_format:
-    """Channels last is the faster layout on a CPU; the reference, which Flower's nodes equal, keeps PyTorch's own.
-
-    With few channels, oneDNN's backward pass of a strided 1×1 convolution in it writes past its memory
-    (uxlfoundation/oneDNN issue 6035).
-    """
-    fast = device.type == "cpu" and config.engine in ("auto", "threaded") and not model.strided_points
+def layout_of(config: Config, device: torch.device) -> torch.memory_format:
+    """Channels last is the faster layout on a CPU; the reference, which Flower's nodes equal, keeps PyTorch's own."""
+    fast = device.type == "cpu" and config.engine in ("auto", "threaded")
     return torch.channels_last if fast else torch.contiguous_format
 
 

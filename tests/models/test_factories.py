@@ -1,14 +1,11 @@
 """Anybody's network: what works without further ado."""
 
 from fractions import Fraction
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from networks import HALF, ONE, own, perceptron
 from torch import nn
-
-from pa3dfl.models import Model
 
 
 def test_a_plain_factory_works() -> None:
@@ -78,14 +75,3 @@ def test_a_layer_norm_inside_is_no_obstacle() -> None:
 
 def test_width_one_needs_no_narrowing() -> None:
     own(lambda width: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))).check(ONE)
-
-
-def test_strided_points_are_noticed() -> None:
-    """Which decides about the layout on a CPU."""
-
-    def residual(width: float, num_classes: int = 3, stride: int = 2) -> nn.Module:
-        shortcut = nn.Conv2d(1, int(16 * width), 1, stride)
-        return nn.Sequential(shortcut, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(int(16 * width), num_classes))
-
-    assert Model(residual, "residual", (1, 8, 8), 3).strided_points
-    assert not Model(partial(residual, stride=1), "plain", (1, 8, 8), 3).strided_points

@@ -135,17 +135,6 @@ def test_layers_are_those_with_a_weight_before_the_head() -> None:
     assert named == dict(zip(named, (True, True, False, False, False), strict=True))
 
 
-def test_resnet_has_no_strided_pointwise_convolution() -> None:
-    """oneDNN's backward pass of one writes past its memory below 8 channels, in channels-last memory."""
-    module = factory_of("resnet18-gn")(1 / 16)
-    pointwise = [m for m in module.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
-    assert [m.stride for m in pointwise] == [(1, 1)] * 3
-    x = torch.randn(2, 4, 8, 8)
-    block = module.blocks[2]  # type: ignore[index]
-    strided = F.conv2d(x, block.shortcut[0].weight, stride=2)
-    torch.testing.assert_close(block.shortcut[0](x[..., :: block.stride, :: block.stride]), strided)
-
-
 def test_a_bias_is_the_same_added_number_by_number_or_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = cnn.PooledConv2d(3, 8, 5, padding=2).to(torch.bfloat16)
     x = torch.randn(4, 3, 12, 12, dtype=torch.bfloat16).to(memory_format=torch.channels_last)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from pa3dfl.models.convolution import lean
+
 
 class Hollow:
     """`torch.func.functional_call`, which looks the whole network over at every call, once and for all.
@@ -13,8 +15,9 @@ class Hollow:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        """`module` becomes hollow itself. Tied weights stay tied, by the first of their names."""
+        """`module` becomes hollow itself, and lean. Tied weights stay tied, by the first of their names."""
         self.module = module
+        lean(module)
         known: dict[nn.Parameter, tuple[str, nn.Parameter]] = {}
         self._places = []
         for prefix, owner in module.named_modules():

@@ -18,12 +18,6 @@ def normalised(network: nn.Module) -> bool:
     return any(isinstance(m, NORMS) for m in network.modules())
 
 
-def strided_points(network: nn.Module) -> bool:
-    """Whether a convolution has a stride along a side of one tap, as the shortcuts of many residual networks."""
-    convolutions = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
-    return any(k == 1 and s > 1 for m in convolutions for k, s in zip(m.kernel_size, m.stride, strict=True))
-
-
 def refuse_unfederated(name: str, network: nn.Module) -> None:
     for place, m in network.named_modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm):

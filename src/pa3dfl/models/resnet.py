@@ -11,18 +11,17 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.GroupNorm(2, inner)
         self.conv2 = nn.Conv2d(inner, outputs, 3, padding=1, bias=False)
         self.norm2 = nn.GroupNorm(2, outputs)
-        self.stride = stride
         self.shortcut = (
-            nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.GroupNorm(2, outputs)) if shortcut else None
+            nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(2, outputs))
+            if shortcut
+            else None
         )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         if self.shortcut is not None:
-            # Not as the stride of the 1×1 convolution: below 8 channels in channels-last memory, oneDNN's backward
-            # pass then writes past its workspace (uxlfoundation/oneDNN issue 6035).
-            x = self.shortcut(x[..., :: self.stride, :: self.stride])
+            x = self.shortcut(x)
         return F.relu(y + x)
 
 

@@ -52,7 +52,6 @@ class Model:
         inspection.refuse_unfederated(name, full)
         self._full_shapes = _shapes(full)
         self.normalised = inspection.normalised(full)
-        self.strided_points = inspection.strided_points(full)
         self.layers, self.head = inspection.layers(name, full, self.input_shape, classes)
 
     def check(self, p_min: Fraction) -> None:
