@@ -37,7 +37,7 @@ class Live(NamedTuple):
     """Padding in the order of `F.pad`, where the convolution's own will not do; then it has none."""
     before: tuple[int, ...]
     points: tuple[Any, ...]
-    """The pixels that sides without a stride of their own meet, after padding (or cutting) by `before`."""
+    """The pixels that sides without a stride of their own meet, after padding by `before`."""
     stride: tuple[int, ...]
     taps: int
     pixels: int
