@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.arguments import count
 from benchmarks.tables import median, save, show
 from pa3dfl import api, methods
 from pa3dfl.data import Arrays
@@ -31,7 +32,7 @@ REASONS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="cnn-fashion", choices=CASES)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=count, default=7)
     parser.add_argument("--out", type=Path, default=Path("runs/bench/methods.json"))
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@ known from shapes alone. Either way, taps that only ever meet padding are left o
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from pa3dfl.models.convolution import CONVOLUTIONS, Window, live_taps
+from pa3dfl.models.convolution import CONVOLUTIONS, Window, live_taps, pointwise
 
 ORDERS = ("auto", "recover", "factors")
 Apply = Callable[[Tensor, Tensor], Tensor]
@@ -90,12 +91,8 @@ def _convolve(
     def spatial(x: Tensor, w: Tensor, b: Tensor | None = None, groups: int = 1) -> Tensor:
         return live.apply(func, x, w, b, dilation, groups)
 
-    def pointwise(x: Tensor, w: Tensor) -> Tensor:
-        out: Tensor = func(x, w[(...,) + (None,) * len(live.window)])
-        return out
-
     # A grouped convolution has no factored form: its weight sees a part of the inputs.
     if groups > 1 or weight.recovery_wins(input.shape[0], live.taps, live.pixels, live.results):
         return spatial(input, weight.recover(live.window), bias, groups)
-    y = weight.in_turn(input, live.window, spatial, pointwise)
+    y = weight.in_turn(input, live.window, spatial, partial(pointwise, func))
     return y if bias is None else y + bias[(...,) + (None,) * len(live.window)]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pa3dfl.cost import count_of
 from pa3dfl.models import Model
@@ -139,6 +140,20 @@ def test_taps_that_were_left_out_have_no_gradient() -> None:
     assert gradient is not None
     assert torch.count_nonzero(gradient[..., 1, 1]) == 6
     assert torch.count_nonzero(gradient) == 6
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_one_tap_on_one_pixel(padding: int) -> None:
+    """With padding there are more results than that one."""
+    layer = nn.Conv2d(2, 3, 1, padding=padding)
+    x = torch.randn(4, 2, 1, 1)
+    exact = layer(x)
+    lean(layer)
+    torch.testing.assert_close(layer(x), exact)
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    product = torch.ops.aten.addmm in counter.get_flop_counts()["Global"]
+    assert product == (padding == 0), "of matrices: no convolution"
 
 
 def test_off_a_cpu_nothing_is_left_out() -> None:

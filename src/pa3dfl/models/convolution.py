@@ -52,8 +52,25 @@ class Live(NamedTuple):
         self, convolution: Convolution, met: Tensor, weight: Tensor, bias: Tensor | None, dilation: Any, groups: int
     ) -> Tensor:
         """`weight` has the taps of the window."""
+        if self.taps == self.results == groups == 1 and _one_pixel(met):
+            return pointwise(convolution, met, weight.flatten(1), bias)
         x = F.pad(met, self.uneven) if self.uneven else met
         return convolution(x, weight, bias, self.stride, self.padding, dilation, groups)
+
+
+def pointwise(convolution: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A convolution of one tap, without stride or padding, by a weight (outputs, inputs).
+
+    On one pixel it is a product of matrices, which a CPU does two to eight times as fast by that name.
+    """
+    taps = (None,) * (x.ndim - 2)
+    if _one_pixel(x):
+        return F.linear(x.flatten(1), weight, bias)[(..., *taps)]
+    return convolution(x, weight[(..., *taps)], bias)
+
+
+def _one_pixel(x: Tensor) -> bool:
+    return x.device.type == "cpu" and prod(x.shape[2:]) == 1
 
 
 @lru_cache(maxsize=4096)
