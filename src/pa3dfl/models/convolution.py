@@ -79,14 +79,14 @@ def live_taps(size: tuple[int, ...], kernel: tuple[int, ...], stride: Any, paddi
         return (v,) * len(size) if isinstance(v, int) else v
 
     strides, dilations = each(stride), each(dilation)
-    reach = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     if padding == "same":
-        pads = [(r // 2, r - r // 2) for r in reach]
+        pads = [((r - 1) // 2, r // 2) for r in reach]
     else:
         pads = [(p, p) for p in each(0 if padding == "valid" else padding)]
     sides = [_side(*side) for side in zip(size, kernel, strides, pads, dilations, strict=True)]
     points = [s.points for s in sides]
-    short_volume = len(size) == 3 and any(n <= r + 1 for n, r in zip(size, reach, strict=True))
+    short_volume = len(size) == 3 and any(n <= r for n, r in zip(size, reach, strict=True))
     uneven = short_volume or any(s.uneven for s in sides)
     return Live(
         tuple(s.window for s in sides),
@@ -122,7 +122,7 @@ def _side(n: int, kernel: int, stride: int, pads: tuple[int, int], dilation: int
     left = a - first * dilation
     right = (results - 1) * stride + reach - n - left
     if stride > 1 and (first == last or results == 1):
-        # No step where one pixel is left: its stride in memory would mean nothing, and oneDNN go by it.
+        # No step where one pixel is left: its stride in memory would mean nothing, and oneDNN would go by it.
         points = range(0, (results - 1) * stride + reach, stride if results > 1 else 1)
         before = (left, max(right, 0))
         taken = slice(None) if len(points) == n + sum(before) else slice(None, points.stop, points.step)
