@@ -204,3 +204,19 @@ def test_networks_are_lean(width: Fraction) -> None:
     exact = nn.Sequential(*sensors(float(width)))
     exact.load_state_dict(params)
     torch.testing.assert_close(model(params, x, width).double(), exact.double()(x.double()), rtol=0, atol=0.02)
+
+
+def test_a_network_leaves_taps_out_on_every_processor() -> None:
+    """Whether or not its library has those faults: a 3×3 kernel on one pixel, then a head."""
+
+    def tiny(width: float, num_classes: int = 4) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(2, int(8 * width), 3, 2, 1), nn.Flatten(), nn.Linear(int(8 * width), num_classes)
+        )
+
+    model = Model(tiny, "tiny", (2, 1, 1), 4)
+    half = Fraction(1, 2)
+    params = model.init(half, 0)
+    x = torch.ones(5, 2, 1, 1)
+    assert count_of(lambda: model(params, x, half)) == 5 * (2 * 4 + 4 * 4)
+    assert count_of(lambda: model.features(params, x, half)) == 5 * 2 * 4
