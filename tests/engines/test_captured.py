@@ -1,5 +1,4 @@
-"""Recorded work is the sequential work. Graphs need a GPU; without one a recording is the function itself, and all
-the rest is tested: positions in a pass, programs shared by clients, waiting in line, the choice of the tested model."""
+"""Recorded work is the sequential work: on a GPU, and on a CPU with the graphs and streams of `graphs.py`."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from graphs import recorder
 
 from pa3dfl import methods
 from pa3dfl.engines import Engine, Round, Score, engine_of, memory, program
@@ -21,6 +21,13 @@ from pa3dfl.task import Task
 Make = Callable[..., Any]
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+@pytest.fixture(autouse=True)
+def graphs_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = memory.free_memory
+    monkeypatch.setattr(program, "Recorder", recorder)
+    monkeypatch.setattr(memory, "free_memory", lambda device: free(device) if device.type == "cuda" else 1 << 40)
 
 
 def rounds(

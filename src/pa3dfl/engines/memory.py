@@ -35,6 +35,5 @@ class Memory:
         return False
 
 
-def free_memory(device: torch.device) -> float:
-    """In bytes; what is recorded off a GPU takes none."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")
+def free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0]

@@ -8,7 +8,7 @@ each other's partial sums, without an error, when they run at the same time.
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,39 +18,31 @@ Replay = Callable[[], None]
 
 
 class Recorder:
-    """Records functions as graphs on a stream of its own. Off a GPU a recording is the function itself."""
+    """Records functions as graphs on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
-        self.gpu = device.type == "cuda"
         self.taken = 0  # bytes of memory, by all recordings
-        if self.gpu:
-            self.stream = torch.cuda.Stream(device)
-            self.pool: Any = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)
+        self.pool: Any = torch.cuda.graph_pool_handle()
 
     def running(self) -> Any:
         """Work inside this context goes to the own stream."""
-        return torch.cuda.stream(self.stream) if self.gpu else nullcontext()
+        return torch.cuda.stream(self.stream)
 
     def idle(self) -> bool:
         """Whether all that it was given is done."""
-        return not self.gpu or self.stream.query()
+        return self.stream.query()
 
     def follow(self) -> None:
         """What runs here next comes after all that the caller's stream has been given."""
-        if self.gpu:
-            self.stream.wait_stream(torch.cuda.current_stream())
+        self.stream.wait_stream(torch.cuda.current_stream())
 
     def join(self) -> None:
         """What the caller's stream is given next comes after all that runs here."""
-        if self.gpu:
-            torch.cuda.current_stream().wait_stream(self.stream)
+        torch.cuda.current_stream().wait_stream(self.stream)
 
     def record(self, work: Replay, trial: Replay | None = None) -> Replay:
         """Libraries choose their kernels on first use, which a capture does not allow: new work is tried first."""
-        if not self.gpu:
-            if trial:
-                trial()
-            return work
         before = torch.cuda.memory_reserved()
         self.follow()
         with self.running():
