@@ -94,7 +94,7 @@ def mutated(tree: Tree, rng: random.Random) -> dict[Any, Any]:
             v = out[k] = v.clone(memory_format=torch.contiguous_format)
             number = rng.choice([0.0, -3.0, 1e3, 1e5, 1e30, -1e38, math.nan, math.inf, -math.inf])
             if v.is_floating_point():
-                v.view(-1)[rng.randrange(v.numel())] = number
+                v.view(-1)[rng.randrange(v.numel())] = torch.tensor(number).to(v.dtype)
         elif kind == "shape":
             out[k] = rng.choice(
                 [v.flatten(), v.flatten()[:1], v.sum(), v[None], v.expand(2, *v.shape), v.flatten()[:0]]
