@@ -44,8 +44,9 @@ def test_errors_name_the_file() -> None:
     path = Path("some/file")
     with pytest.raises(OSError, match="No space left on device: 'some/file'"), errors_name(path):
         raise OSError(28, "No space left on device")
-    with pytest.raises(OSError, match="File too large: 'some/file'"), errors_name(path):
-        raise safetensors.SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+    for words in ("I/O error: File too large (os error 27)", "IoError(Os { code: 27, kind: FileTooLarge })"):
+        with pytest.raises(OSError, match="File too large: 'some/file'"), errors_name(path):
+            raise safetensors.SafetensorError(f"Error while serializing: {words}")
     with pytest.raises(OSError, match="'its/own'"), errors_name(path):
         raise OSError(28, "No space left on device", "its/own")
     with pytest.raises(safetensors.SafetensorError, match="header"), errors_name(path):

@@ -17,7 +17,7 @@ def errors_name(path: Path) -> Iterator[None]:
     try:
         yield
     except safetensors.SafetensorError as e:  # what became of the system's error inside the library
-        number = re.search(r"os error (\d+)", str(e))
+        number = re.search(r"(?:os error |Os { code: )(\d+)", str(e))
         if number is None:
             raise
         code = int(number[1])
