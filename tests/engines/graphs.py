@@ -1,9 +1,11 @@
 """CUDA graphs and streams on a CPU, as unkind as real ones may be.
 
 A capture runs nothing and reads no values. A replay does the same operations at the same addresses, whatever Python
-has bound to its names since. What a stream is given may be done at once, or not before somebody waits for it.
+has bound to its names since. What a stream is given may be done at once, before what others were given earlier, or not
+before somebody waits for it.
 """
 
+from collections import defaultdict
 from contextlib import nullcontext
 from typing import Any
 
@@ -23,6 +25,7 @@ class Graph(TorchDispatchMode):
         self._calls: list[tuple[Any, Any, Any, list[tuple[int, Tensor]]]] = []
         self._before: dict[int, tuple[Tensor, Tensor]] = {}  # what it did not make, and wrote to
         self._made: set[int] = set()
+        self.read: dict[int, Tensor] = {}  # or written, and not made
         with self:
             work()
         for memory, content in self._before.values():
@@ -41,7 +44,8 @@ class Graph(TorchDispatchMode):
             if parameter.alias_info and parameter.alias_info.is_write:
                 for tensor in _tensors(given[parameter.name]):
                     self._keep(tensor)
-        known = {_address(t) for t in _tensors(given)}
+        known = {_address(t): t for t in _tensors(given)}
+        self.read |= {address: t for address, t in known.items() if address not in self._made}
         out = func(*_within_range(func, args), **kwargs)
         made = [(i, t) for i, t in enumerate(_tensors(out)) if _address(t) not in known]
         self._made |= {_address(t) for _, t in made}
@@ -66,11 +70,13 @@ class Graph(TorchDispatchMode):
 
 
 class Late(Recorder):
-    """One whose stream does nothing until somebody waits for it."""
+    """One whose stream does nothing until somebody waits for it, and sees nothing that it was not told to wait for."""
 
     def __init__(self) -> None:
         self.taken = 0
-        self._given: list[Replay] = []
+        self._given: list[Graph] = []
+        self._reads: dict[int, Tensor] = {}
+        self._seen: dict[int, int] = defaultdict(int)  # versions of what it reads
 
     def running(self) -> Any:
         return nullcontext()
@@ -79,18 +85,30 @@ class Late(Recorder):
         return not self._given
 
     def follow(self) -> None:
-        """The caller's work is done at once."""
+        self._seen.update(self._versions())
 
     def join(self) -> None:
         while self._given:
-            self._given.pop(0)()
+            before = self._versions()
+            self._given.pop(0).replay()
+            for address, version in self._versions().items():
+                self._seen[address] += version - before[address]
 
     def record(self, work: Replay, trial: Replay | None = None) -> Replay:
         self.join()
         if trial:
             trial()
         graph = Graph(work)
-        return lambda: self._given.append(graph.replay)
+        self._reads |= graph.read
+        self.follow()
+        return lambda: self._give(graph)
+
+    def _give(self, graph: Graph) -> None:
+        assert self._versions() == self._seen, "a stream may run before what it reads is written: `follow` is missing"
+        self._given.append(graph)
+
+    def _versions(self) -> dict[int, int]:
+        return {address: tensor._version for address, tensor in self._reads.items()}
 
 
 def recorder(device: torch.device) -> Recorder:
