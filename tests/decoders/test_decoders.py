@@ -93,9 +93,33 @@ def check_nothing_is_learned(case: str, device: str) -> None:
 SMALL = [case for case in CASES if "many tiles" not in case]
 
 
+@pytest.mark.parametrize("at_hand", [1, 30, plain.AT_HAND])
 @pytest.mark.parametrize("case", SMALL)
-def test_plain(case: str) -> None:
+def test_plain(case: str, at_hand: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "AT_HAND", at_hand)
     check(plain, case, torch.float64, "cpu", 1e-12)
+
+
+def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third and fourth row of outputs are nobody's."""
+    d = Decoder(torch.arange(4 * 2 * 3.0)[:, None], torch.zeros(4 * 2 * 3), torch.arange(2.0)[:, None], (4, 2, 3))
+    own = [torch.zeros(1, 2, 3), torch.zeros(2, 2, 1)]
+
+    def found(at_hand: int) -> list[tuple[list[float], Shape, list[int], list[Shape]]]:
+        monkeypatch.setattr(plain, "AT_HAND", at_hand)
+        parts = list(plain._parts(d, own))
+        assert all(part.mix.flatten().tolist() == who for part, _, who in parts)
+        return [(p.weight[[0, -1], 0].tolist(), p.shape, who, [tuple(t.shape) for t in held]) for p, held, who in parts]
+
+    assert found(24) == [([0, 23], (4, 2, 3), [0, 1], [(1, 2, 3), (2, 2, 1)])]
+    assert found(12) == [([0, 11], (2, 2, 3), [0, 1], [(1, 2, 3), (2, 2, 1)])]
+    assert found(6) == [([0, 5], (2, 3), [0, 1], [(2, 3), (2, 1)]), ([6, 11], (2, 3), [1], [(2, 1)])]
+    assert found(5) == [
+        ([0, 2], (3,), [0, 1], [(3,), (1,)]),
+        ([3, 5], (3,), [0, 1], [(3,), (1,)]),
+        ([6, 8], (3,), [1], [(1,)]),
+        ([9, 11], (3,), [1], [(1,)]),
+    ]
 
 
 def test_a_known_step_can_be_taken_back() -> None:
