@@ -121,7 +121,9 @@ def play(name: str, clients: int, args: argparse.Namespace, rounds: int) -> dict
     given = [name, str(clients), str(args.per_round), str(rounds), str(args.threads)]
     command = [sys.executable, "-m", "benchmarks.scale", "--measure", *given]
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "BENCH_CLOCK": args.clock}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(f"{name} among {clients:,} clients ended with code {done.returncode}: what it said is above")
     result = json.loads(done.stdout.splitlines()[-1])
     memory = result["memory_mb"]
     # The first rounds fill the allocator and the caches; what comes later would be a leak.
