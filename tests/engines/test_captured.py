@@ -65,8 +65,7 @@ def test_equal_to_the_sequential_engine(
     monkeypatch.setattr(program, "IN_A_ROW", 2)  # of three full batches in an epoch
     method = methods.find(name)()
     task = make_task(method, device=device, epochs=2, setting="list:1/4,1,1/16,1/4")
-    n = 2 if device == "cpu" else 20
-    assert_equal(rounds(Captured(), method, task, n), rounds(Sequential(), method, task, n))
+    assert_equal(rounds(Captured(), method, task, 20), rounds(Sequential(), method, task, 20))
 
 
 @pytest.mark.parametrize("device", DEVICES)
