@@ -93,7 +93,10 @@ def check_nothing_is_learned(case: str, device: str) -> None:
 SMALL = [case for case in CASES if "many tiles" not in case]
 
 
-@pytest.mark.parametrize("at_hand", [1, 30, plain.AT_HAND])
+IN_PARTS = pytest.mark.parametrize("at_hand", [1, 30, plain.AT_HAND])
+
+
+@IN_PARTS
 @pytest.mark.parametrize("case", SMALL)
 def test_plain(case: str, at_hand: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "AT_HAND", at_hand)
@@ -122,7 +125,9 @@ def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_known_step_can_be_taken_back() -> None:
+@IN_PARTS
+def test_a_known_step_can_be_taken_back(at_hand: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "AT_HAND", at_hand)
     (d,), clients = fresh("a kernel", torch.float64, "cpu")
     before = d.weight.clone(), d.bias.clone()
     plain.learn([d], clients, 0.3)

@@ -5,7 +5,6 @@ has bound to its names since. What a stream is given may be done at once, before
 before somebody waits for it.
 """
 
-from collections import defaultdict
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,7 +75,7 @@ class Late(Recorder):
         self.taken = 0
         self._given: list[Graph] = []
         self._reads: dict[int, Tensor] = {}
-        self._seen: dict[int, int] = defaultdict(int)  # versions of what it reads
+        self._seen: dict[int, int] = {}  # versions of what it reads
 
     def running(self) -> Any:
         return nullcontext()

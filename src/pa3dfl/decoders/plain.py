@@ -1,4 +1,4 @@
-"""Decoders in PyTorch's terms, a part at a time: its outputs exist in full, its gradient never does."""
+"""Decoders in PyTorch's terms: outputs of one part at a time exist in full, its gradient never does."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,8 @@ AT_HAND = 2**14
 
 def decode(decoders: list[Decoder], clients: list[Held]) -> None:
     """Overwrites what clients hold with what is decoded for them."""
-    for i, d in enumerate(decoders):
-        for part, own, _ in _parts(d, [held.tensors[i] for held in clients]):
+    for d, whole in _each(decoders, clients):
+        for part, own, _ in _parts(d, whole):
             torch._foreach_copy_(own, _leading(part, own, F.linear(part.mix, part.weight, part.bias)))
 
 
@@ -25,24 +25,29 @@ def learn(decoders: list[Decoder], clients: list[Held], pace: float) -> tuple[Te
 
     Returns error·∂output/∂mix, (decoders, m, h), and the square of the norm of all these sums.
     """
-    slopes = torch.stack([torch.zeros_like(d.mix) for d in decoders])
-    squares = slopes.new_zeros(())
-    for i, d in enumerate(decoders):
-        for part, own, who in _parts(d, [held.tensors[i] for held in clients]):
+    slopes, squares = [torch.zeros_like(d.mix) for d in decoders], decoders[0].mix.new_zeros(())
+    for (d, whole), slope in zip(_each(decoders, clients), slopes, strict=True):
+        for part, own, who in _parts(d, whole):
             torch._foreach_sub_(own, _leading(part, own, F.linear(part.mix, part.weight, part.bias)))
             error = _padded(part, own)
-            torch._foreach_add_([slopes[i, j] for j in who], list((error @ part.weight).unbind()))
+            torch._foreach_add_([slope[i] for i in who], list((error @ part.weight).unbind()))
             # ‖Σ_i error_i e_iᵀ‖² + ‖Σ_i error_i‖², from products of pairs.
             squares += ((error @ error.T) * (part.mix @ part.mix.T + 1)).sum()
             _step(part, error, pace)
-    return slopes, squares
+    return torch.stack(slopes), squares
 
 
 def step(decoders: list[Decoder], clients: list[Held], pace: float) -> None:
     """The same step, of errors that are known."""
-    for i, d in enumerate(decoders):
-        for part, own, _ in _parts(d, [held.tensors[i] for held in clients]):
+    for d, whole in _each(decoders, clients):
+        for part, own, _ in _parts(d, whole):
             _step(part, _padded(part, own), pace)
+
+
+def _each(decoders: list[Decoder], clients: list[Held]) -> Iterator[tuple[Decoder, list[Tensor]]]:
+    """Decoders, each with what clients hold of its outputs."""
+    for i, d in enumerate(decoders):
+        yield d, [held.tensors[i] for held in clients]
 
 
 def _parts(d: Decoder, own: list[Tensor]) -> Iterator[tuple[Decoder, list[Tensor], list[int]]]:
