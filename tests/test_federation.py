@@ -21,7 +21,7 @@ from pa3dfl.checkpoint import Store
 from pa3dfl.engines.threaded import Threaded
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Interrupted
-from pa3dfl.methods import registry
+from pa3dfl.methods import find, registry
 
 TINY = {
     "model": "cnn-fashion", "clients": 6, "per_round": 3, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 4,
@@ -258,3 +258,24 @@ def test_a_sample_of_clients_is_evaluated(data: str, tmp_path: Path) -> None:
     assert len(all_lines) == 7
     by_client = {int(line.partition(",")[0]): line for line in all_lines[1:]}
     assert [by_client[i].split(",")[:6] for i in ids] == [line.split(",")[:6] for line in lines[1:]]
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "trimmed", "clip"])
+@pytest.mark.parametrize("method", registry())
+def test_parameters_are_made_once_for_each_client(
+    method: str, rule: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round asks the method for the downloads of its cohort, a test for those of all clients, and nothing else."""
+    asked: list[list[int]] = []
+    cls = find(method)
+    real = cls.download
+
+    def download(self: Any, task: Any, server: Any, clients: Any, rnd: int) -> Any:
+        asked.append([c.id for c in clients])
+        return real(self, task, server, clients, rnd)
+
+    monkeypatch.setattr(cls, "download", download)
+    path = run(data, tmp_path / "a", method=method, robust=rule, rounds=2)
+    cohorts = [r["participants"] for r in rounds(path)]
+    assert [len(c) for c in cohorts] == [3, 3]
+    assert asked == [*cohorts, list(range(6))]

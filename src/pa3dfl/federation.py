@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +19,7 @@ from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
 from pa3dfl.rng import numpy_generator
 from pa3dfl.robust import robust
-from pa3dfl.sizes import shares
+from pa3dfl.sizes import share
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes
 
@@ -84,6 +84,7 @@ class Federation:
         self.guard = Guard(method, task)
         self._unsaved: set[int] = set()
         self._saved_round = 0
+        self._shapes: dict[Fraction, Tree] = {}
         self._shares: dict[Fraction, float] = {}
 
     def start(self) -> State:
@@ -101,6 +102,8 @@ class Federation:
         state = State(saved.round, saved.server, saved.private, **facts)
         self.directory.rewind(state.record)
         if state.best:
+            one_each = {c.width: c for c in (self.task.clients[s.client] for s in state.best)}
+            self.work(state, list(one_each.values()), state.round).download(list(one_each.values()))
             self.write_clients(state)
         self._saved_round = state.round
         return state
@@ -127,12 +130,13 @@ class Federation:
         rnd, method, task = state.round + 1, self.method, self.task
         started = time.monotonic()
         cohort = self.sample(rnd)
-        updates = self.engine.train(Round(method, task, state.server, state.private, cohort, rnd), meter.tick)
+        sent: dict[int, Tree] | None = None if self.plan.robust == "mean" else {}
+        updates = self.engine.train(self.work(state, cohort, rnd, sent), meter.tick)
         if not updates:
             raise UserError(f"round {rnd}: none of {len(cohort)} clients answered; {self._saved_round} rounds are kept")
         # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
         with deferred_interrupt():
-            good, bad = self.guard.sift(state.server, updates)
+            good, bad = self.guard.sift(updates, self._shapes)
             self.engine.tell(bad, state.best_round)
             record: dict[str, Any] = {
                 "round": rnd,
@@ -146,15 +150,12 @@ class Federation:
             }
             if good:
                 kept = {u.client.id: u.private for u in good if u.private}
-                if self.plan.robust != "mean":
-                    by_id = dict(
-                        zip([c.id for c in cohort], method.download(task, state.server, cohort, rnd), strict=True)
-                    )
-                    good = robust(self.plan.robust, [by_id[u.client.id] for u in good], good)
+                if sent is not None:
+                    good = robust(self.plan.robust, [sent[u.client.id] for u in good], good)
                 state.server = method.aggregate(task, state.server, good, rnd)
                 state.private.update(kept)
                 self._unsaved |= kept.keys()
-            del updates, good
+            del updates, good, sent
             state.rejected += len(bad)
             state.round = rnd
         if self.plan.evaluates(rnd):
@@ -171,6 +172,9 @@ class Federation:
         accuracy = f"  accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
         meter.say(f"round {rnd}/{self.plan.rounds}  loss {record['train_loss']:.3f}{accuracy}")
 
+    def work(self, state: State, clients: Sequence[Client], rnd: int, sent: dict[int, Tree] | None = None) -> Round:
+        return Round(self.method, self.task, state.server, state.private, clients, rnd, self._shapes, sent)
+
     def sample(self, rnd: int) -> list[Client]:
         """Uniformly without replacement, in the order of their ids."""
         clients = self.members()
@@ -184,9 +188,7 @@ class Federation:
 
     def evaluate(self, state: State, meter: Meter) -> list[Score]:
         clients, select = self.tested(), self.plan.select
-        scores = self.engine.evaluate(
-            Round(self.method, self.task, state.server, state.private, clients, state.round), select, meter.tick
-        )
+        scores = self.engine.evaluate(self.work(state, clients, state.round), select, meter.tick)
         if not scores:
             raise UserError(
                 f"test after round {state.round}: none of {len(clients)} clients answered; "
@@ -216,7 +218,9 @@ class Federation:
             state.stopped = True
 
     def write_clients(self, state: State) -> None:
-        self._shares = self._shares or shares(self.method, self.task, state.server)
+        for client in (self.task.clients[s.client] for s in state.best):
+            if client.width not in self._shares:
+                self._shares[client.width] = share(self.method, self.task, client, self._shapes[client.width])
         self.directory.write_clients(self.task, state.best, self._shares)
 
     def save(self, state: State) -> None:

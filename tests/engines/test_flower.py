@@ -127,8 +127,10 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
     task = make_task(method)
     nodes, start = Nodes(method, task, tmp_path), fresh(method, task)
 
+    work = Round(method, task, start, {}, task.clients, 1)
+
     def round_of(engine: Any) -> list[Update]:
-        return engine.train(Round(method, task, start, {}, task.clients, 1))
+        return engine.train(work)
 
     def after(updates: list[Update]) -> Tree:
         return method.aggregate(task, copy(start), updates, 1)
@@ -138,7 +140,7 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
     for kind, (tamper, reason) in BAD.items():
         nodes.tamper = {1: tamper}
         engine = nodes.engine()
-        good, bad = Guard(method, task).sift(start, round_of(engine))
+        good, bad = Guard(method, task).sift(round_of(engine), work.shapes)
         assert [r.client for r in bad] == [1], kind
         assert reason in bad[0].reason, kind
         assert same(after(good), everybody if kind == "twice" else honest), kind

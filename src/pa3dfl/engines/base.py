@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 from pa3dfl.guard import Rejected
 from pa3dfl.methods import Method, Update
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.tree import Tree, on_meta
 
 Tick = Callable[[], None]
 """Called after each client, so that long work shows progress."""
@@ -34,6 +35,20 @@ class Round:
     private: Mapping[int, Tree]
     clients: Sequence[Client]
     number: int
+    shapes: dict[Fraction, Tree] = field(default_factory=dict)
+    """What a client of each width is sent, without contents; filled by `download`."""
+    sent: dict[int, Tree] | None = None
+    """What each client is sent, filled by `download`; None: contents are not kept."""
+
+    def download(self, clients: Sequence[Client]) -> list[Tree]:
+        """What each of these clients is sent. Engines ask for it here, and once for each client."""
+        downs = self.method.download(self.task, self.server, clients, self.number)
+        for client, down in zip(clients, downs, strict=True):
+            if client.width not in self.shapes:
+                self.shapes[client.width] = on_meta(down)
+            if self.sent is not None:
+                self.sent[client.id] = down
+        return downs
 
 
 def silent() -> None:

@@ -33,7 +33,7 @@ class Captured(Sequential):
         longest = sorted(work.clients, key=lambda c: -c.n * c.width)
 
         def jobs() -> Iterator[Job]:
-            downs = method.download(task, work.server, longest, work.number)
+            downs = work.download(longest)
             for i, client in enumerate(longest):
                 down, downs[i] = downs[i], {}
                 received[client.id] = nbytes(down)
@@ -59,7 +59,7 @@ class Captured(Sequential):
         def jobs() -> Iterator[Job]:
             for at in range(0, len(work.clients), CHUNK):
                 chunk = work.clients[at : at + CHUNK]
-                for client, down in zip(chunk, method.download(task, work.server, chunk, work.number), strict=True):
+                for client, down in zip(chunk, work.download(chunk), strict=True):
                     yield client, *self._begin(work, client, down)
 
         def test(program: Program, client: Client) -> None:

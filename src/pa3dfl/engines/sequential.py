@@ -26,7 +26,7 @@ class Sequential(Engine):
         return local.train(method, task, client, start, fixed, rnd, purpose)
 
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
-        downs = work.method.download(work.task, work.server, work.clients, work.number)
+        downs = work.download(work.clients)
 
         def one(i: int) -> Update:
             client = work.clients[i]
@@ -39,7 +39,7 @@ class Sequential(Engine):
         scores: list[Score] = []
         for at in range(0, len(work.clients), self.chunk):
             chunk = work.clients[at : at + self.chunk]
-            downs = work.method.download(work.task, work.server, chunk, work.number)
+            downs = work.download(chunk)
 
             def one(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> Score:
                 own = work.private.get(chunk[i].id)

@@ -51,14 +51,14 @@ class Flower(Engine):
 
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
         method, task, rnd = work.method, work.task, work.number
-        downs = method.download(task, work.server, work.clients, rnd)
+        downs = work.download(work.clients)
         sizes = {c.id: nbytes(down) for c, down in zip(work.clients, downs, strict=True)}
         orders = [(c, self._order("train", c, work.private, rnd), d) for c, d in zip(work.clients, downs, strict=True)]
         guard = self._guards.setdefault(task, Guard(method, task))
         updates = []
         for client, reply in self._ask(orders, tick):
             try:
-                update = update_of(client, rnd, reply, guard.spec(work.server, client), task.device)
+                update = update_of(client, rnd, reply, guard.spec(client, work.shapes), task.device)
             except Refused as e:
                 update = Update(client, {}, 0, {}, math.nan, 0, str(e))
             update.bytes_down = sizes[client.id]
@@ -71,7 +71,7 @@ class Flower(Engine):
         def orders() -> Iterable[Order]:
             for at in range(0, len(work.clients), CHUNK):
                 chunk = work.clients[at : at + CHUNK]
-                for c, down in zip(chunk, work.method.download(work.task, work.server, chunk, rnd), strict=True):
+                for c, down in zip(chunk, work.download(chunk), strict=True):
                     yield c, self._order("test", c, work.private, rnd) | {"select": select}, down
 
         scores: dict[int, Score] = {}
