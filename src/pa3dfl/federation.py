@@ -82,6 +82,8 @@ class Federation:
         self.directory, self.label = directory, label
         self.store = Store(directory.checkpoints)
         self.guard = Guard(method, task)
+        self.joined = False
+        """Whether clients have joined, or changed their width, since the server's state was made."""
         self._unsaved: set[int] = set()
         self._saved_round = 0
         self._shapes: dict[Fraction, Tree] = {}
@@ -101,6 +103,7 @@ class Federation:
         facts["best"] = [Score(**s) for s in facts["best"]]
         state = State(saved.round, saved.server, saved.private, **facts)
         self.directory.rewind(state.record)
+        self.joined = True  # perhaps after this state was kept
         if state.best:
             one_each = {c.width: c for c in (self.task.clients[s.client] for s in state.best)}
             self.work(state, list(one_each.values()), state.round).download(list(one_each.values()))
@@ -173,6 +176,8 @@ class Federation:
         meter.say(f"round {rnd}/{self.plan.rounds}  loss {record['train_loss']:.3f}{accuracy}")
 
     def work(self, state: State, clients: Sequence[Client], rnd: int, sent: dict[int, Tree] | None = None) -> Round:
+        if self.joined:
+            state.server, self.joined = self.method.extend(self.task, state.server), False
         return Round(self.method, self.task, state.server, state.private, clients, rnd, self._shapes, sent)
 
     def sample(self, rnd: int) -> list[Client]:

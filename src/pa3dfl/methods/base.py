@@ -83,6 +83,10 @@ class Method(ABC):
     def init_server(self, task: Task) -> Tree:
         """The server's state before round 1."""
 
+    def extend(self, task: Task, server: Tree) -> Tree:
+        """The server's state with all that it needs for clients who joined after `init_server`, maybe at new widths."""
+        return server
+
     def init_client(self, task: Task, client: Client) -> Tree:
         """A client's private state before its first round."""
         return {}

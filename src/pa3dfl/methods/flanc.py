@@ -63,9 +63,11 @@ class FLANC(Method):
             tree |= put(of(width) + PLAIN, rest)
         return tree
 
+    def extend(self, task: Task, server: Tree) -> Tree:
+        return {k: v.to(next(iter(server.values()))) for k, v in self.init_server(task).items()} | server
+
     def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        shared = put(BANK, take(BANK, server))
-        return [shared | take(of(c.width), server) for c in clients]
+        return [put(BANK, take(BANK, server)) | take(of(c.width), server) for c in clients]
 
     def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
         dependence = sum(off_identity(bank) for bank in take(BANK, theta).values())
@@ -74,9 +76,8 @@ class FLANC(Method):
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         server |= put(BANK, mean([take(BANK, u.tree) for u in updates]))
         for width in {u.client.width for u in updates}:
-            trees = [u.tree for u in updates if u.client.width == width]
-            own = [{k: v for k, v in t.items() if not k.startswith(BANK)} for t in trees]
-            server |= put(of(width), mean(own))
+            own = [u.tree for u in updates if u.client.width == width]
+            server |= put(of(width), mean([{k: v for k, v in t.items() if not k.startswith(BANK)} for t in own]))
         return server
 
     def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
@@ -120,8 +121,7 @@ class Composed(Factored):
 
 def compose(bank: Tensor, coef: Tensor) -> Tensor:
     """The plain weight: coefficients (t, groups·R2) times bank (R2, R1, kernel)."""
-    t, R2 = len(coef), len(bank)
-    return (coef.view(-1, R2) @ bank.flatten(1)).view(t, -1, *bank.shape[2:])
+    return (coef.view(-1, len(bank)) @ bank.flatten(1)).view(len(coef), -1, *bank.shape[2:])
 
 
 def off_identity(bank: Tensor) -> Tensor:

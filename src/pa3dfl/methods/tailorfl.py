@@ -58,6 +58,12 @@ class TailorFL(Method):
         n, last = len(task.clients), len(model[f"{task.model.layers[-1]}.weight"])
         return put(MODEL, model) | put(MASK, masks) | {LAST: torch.zeros(n, last), KNOWN: torch.zeros(n)}
 
+    def extend(self, task: Task, server: Tree) -> Tree:
+        for k, fresh in put(MASK, take(MASK, self.init_server(task))).items():
+            mask, fresh = server[k], fresh.to(server[k])
+            server[k] = torch.where((mask.sum(1) == fresh.sum(1))[:, None], mask, fresh)
+        return server
+
     def init_client(self, task: Task, client: Client) -> Tree:
         return importances(self, task, client)
 
