@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from pa3dfl.engines import Engine, engine_of
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Federation, Plan, State
 from pa3dfl.methods import Method
+from pa3dfl.names import version
 from pa3dfl.progress import duration
 from pa3dfl.report import learning_curve, read_run
 from pa3dfl.results import RunDirectory, averages
@@ -160,13 +160,6 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         file=sys.stderr,
     )
     return summary
-
-
-def version() -> str:
-    try:
-        return metadata.version("pa3dfl")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "source"
 
 
 def _given(config: Config | None) -> dict[str, Any]:

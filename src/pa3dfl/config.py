@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from pa3dfl.capacity import RULES, default_p_min, parse_ratio
-from pa3dfl.data import KINDS, NAMES
 from pa3dfl.errors import UserError
+from pa3dfl.names import DATA, PARTITIONS
 
 
 def _field(default: Any, help: str, group: str, choices: tuple[str, ...] = ()) -> Any:
@@ -40,7 +40,7 @@ class Config:
     """A run. Fields left at None take the value that suits the data, see the folder `presets`."""
 
     method: str = _field("pa3dfl", "method, see `pa3dfl methods`; or package.module:Class", WHAT)
-    data: str = _field("fashion-mnist-10k", f"{', '.join(NAMES)}, or a file.npz with x, y and perhaps client", WHAT)
+    data: str = _field("fashion-mnist-10k", f"{', '.join(DATA)}, or a file.npz with x, y and perhaps client", WHAT)
     model: str | None = _field(None, "cnn-fashion, cnn-cifar100, resnet18-gn, or package.module:factory", WHAT)
     seed: int = _field(0, "every random draw follows from it", WHAT)
     rounds: int | None = _field(None, "communication rounds", WHAT)
@@ -55,7 +55,7 @@ class Config:
     robust: str = _field(
         "mean", "what liars are met with: see docs/deploy.md", WHO, ("mean", "median", "trimmed", "clip")
     )
-    partition: str | None = _field(None, "who owns which rows", WHO, KINDS)
+    partition: str | None = _field(None, "who owns which rows", WHO, PARTITIONS)
     dirichlet_alpha: float | None = _field(None, "α of Dirichlet(α·p*): small is more skewed", WHO)
     classes_per_client: int | None = _field(None, "classes of each client in partition 'classes'", WHO)
 
@@ -157,7 +157,7 @@ def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Fi
 
 def preset(data: str, method: str, setting: str) -> dict[str, Any]:
     """What suits any data, then this data set, then this method on it, then this setting."""
-    own = _preset_file(data) if data in NAMES else {}
+    own = _preset_file(data) if data in DATA else {}
     base = _preset_file(own.pop("like")) if "like" in own else {}
     own["methods"] = base.get("methods", {}) | own.get("methods", {})
     values = {**_preset_file("default"), **base, **own}

@@ -5,12 +5,11 @@ import time
 from collections.abc import MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from pa3dfl.checkpoint import Store
 from pa3dfl.engines import Engine, Round, Score
-from pa3dfl.errors import UserError
+from pa3dfl.errors import Interrupted, UserError
 from pa3dfl.guard import Guard
 from pa3dfl.interrupts import deferred_interrupt, sigterm_as_interrupt
 from pa3dfl.methods import Method, Update
@@ -64,14 +63,6 @@ class State:
         tensors = ("round", "server", "private", "best")
         facts = {k: v for k, v in self.__dict__.items() if k not in tensors}
         return facts | {"best": [asdict(s) for s in self.best]}
-
-
-class Interrupted(Exception):
-    """The person or the system asked to stop; `round` is the last one kept."""
-
-    def __init__(self, rnd: int, path: Path) -> None:
-        super().__init__(rnd, path)
-        self.round, self.path = rnd, path
 
 
 class Federation:

@@ -17,8 +17,7 @@ from pa3dfl import api, methods
 from pa3dfl.compare import begun, complete
 from pa3dfl.config import Config, coerce, of_method
 from pa3dfl.disk import write_atomically
-from pa3dfl.errors import UserError
-from pa3dfl.federation import Interrupted
+from pa3dfl.errors import Interrupted, UserError
 from pa3dfl.grid import Fields, Grid, Point, check_names, paper_grid, points, sample, tunable
 from pa3dfl.results import RunDirectory
 

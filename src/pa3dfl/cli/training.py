@@ -1,17 +1,19 @@
 """Commands that train."""
 
 import json
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
-from pa3dfl import api, grid, methods, report, tune
 from pa3dfl.cli.printing import console, print_records, show
-from pa3dfl.compare import QUICK, compare, equal_terms, terms
 from pa3dfl.config import Config, coerce, read_yaml
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser, add_config, peek, say
 
 
 def run(argv: list[str]) -> None:
+    from pa3dfl import api, methods
+
     file = next((w for w in argv if w.endswith((".yaml", ".yml")) and not w.startswith("-")), None)
     given = read_yaml(Path(file)) if file else {}
     name = peek(argv, "--method") or str(given.get("method", Config.method))
@@ -40,6 +42,8 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("--data-dir", metavar="X", help="where to look for data first, if it has moved")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     args = parser.parse_exactly(argv)
+    from pa3dfl import api
+
     summary = api.resume(args.dir, args.data_dir)
     show([args.dir], summary if args.json else None)
 
@@ -60,6 +64,9 @@ def compare_methods(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     add_config(parser, "", {}, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
+    from pa3dfl import report
+    from pa3dfl.compare import QUICK, compare, equal_terms, terms
+
     file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
     as_json, quick = args.pop("json"), args.pop("quick")
     given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
@@ -99,9 +106,12 @@ def tune_methods(argv: list[str]) -> None:
     parser.add_argument("--out", metavar="X", help="folder of the trials [runs/tune-METHOD]")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     single = _methods(argv[0]) if argv and not argv[0].startswith("-") else []
-    options = api.option_fields(methods.find(single[0])) if len(single) == 1 else {}
+    options = _options(single[0]) if len(single) == 1 else {}
     add_config(parser, "".join(single), options, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
+    from pa3dfl import grid, tune
+    from pa3dfl.compare import QUICK
+
     words, file, n, seeds = args.pop("grid"), args.pop("config"), args.pop("trials"), _seeds(args.pop("seeds"))
     as_json, quick, chosen, out = args.pop("json"), args.pop("quick"), args.pop("methods"), args.pop("out")
     out = Path(out or "runs/tune-" + chosen.replace(":", "-").replace(",", "-"))
@@ -126,11 +136,19 @@ def tune_methods(argv: list[str]) -> None:
 
 
 def _methods(words: str) -> list[str]:
+    from pa3dfl import methods
+
     groups = {"all": methods.registry(), "ablations": methods.registry("ablations")}
     names = list(dict.fromkeys(name for word in words.split(",") for name in groups.get(word, [word])))
     for name in names:
         methods.find(name)
     return names
+
+
+def _options(method: str) -> dict[str, Field[Any]]:
+    from pa3dfl import api, methods
+
+    return api.option_fields(methods.find(method))
 
 
 def _seeds(words: str) -> list[int]:

@@ -6,18 +6,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
-from pa3dfl import methods
-from pa3dfl.assembly import configure, flat, option_fields
 from pa3dfl.config import Config, coerce, read_yaml
-from pa3dfl.data import load_own
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser, add_config, peek, say
-from pa3dfl.personal import predict as probabilities
-from pa3dfl.personal import read
 
 # What a deployment decides by itself, or what its nodes bring along.
 FIXED = (
@@ -30,10 +24,8 @@ def deploy(argv: list[str]) -> None:
     parser = Parser("pa3dfl deploy", description="A federation on real machines; docs/deploy.md goes through it.")
     parser.add_argument("what", choices=list(STEPS), help="what to do; each takes --help")
     args = parser.parse_args(argv[:1])
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise UserError("deploy needs Flower: pip install 'pa3dfl[flower]'") from None
+    if find_spec("flwr") is None:
+        raise UserError("deploy needs Flower: pip install 'pa3dfl[flower]'")
     STEPS[args.what](argv[1:])
 
 
@@ -44,6 +36,9 @@ def init(argv: list[str]) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="X", help="where nodes find the server [127.0.0.1]")
     parser.add_argument("--port", default="9093", metavar="N", help="its port [9093]")
     parser.add_argument("--insecure", action="store_true", help="no TLS, no keys: for tests on one machine only")
+    from pa3dfl import methods
+    from pa3dfl.assembly import configure, flat, option_fields
+
     cls = methods.find(peek(argv, "--method") or Config.method)
     add_config(parser, cls.name, option_fields(cls), without=FIXED)
     args = vars(parser.parse_exactly(argv))
@@ -150,8 +145,13 @@ def predict(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="X", help="write labels and probabilities to this .npz")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     args = parser.parse_exactly(argv)
+    import numpy as np
+
+    from pa3dfl import personal
+    from pa3dfl.data import load_own
+
     arrays = load_own(args.file)
-    p = probabilities(read(args.model), arrays)
+    p = personal.predict(personal.read(args.model), arrays)
     label = p.argmax(1)
     facts = {"rows": len(label), "accuracy": float((label == arrays.y).mean()), "labels": label.tolist()}
     if args.out is not None:
