@@ -58,7 +58,7 @@ def accuracy(method: str, rule: str, liars: int, factor: float, seed: int) -> fl
         federation = api.build(config, load(config.data), RunDirectory(Path(folder)))
         federation.engine = Liars(liars, factor)
         state = federation.run(federation.start())
-        honest = [s.test_accuracy for s in state.best if s.client >= liars]
+        honest = [s.test_accuracy for s in state.best.scores if s.client >= liars]
         return 100 * sum(honest) / len(honest)
 
 

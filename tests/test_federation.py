@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
 ) -> None:
     whole = run(data, tmp_path / "whole", method=method)
     with monkeypatch.context() as m:
-        stop_at(m, 8)  # in round 3 where nobody trains to be tested, in the test after round 2 otherwise
+        stop_at(m, 8)  # in the test after round 2
         with pytest.raises(Interrupted) as stopped:
             run(data, tmp_path / "stopped", method=method)
     assert len(rounds(tmp_path / "stopped")) == stopped.value.round
@@ -239,7 +239,9 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     best = max((r for r in records if "val_accuracy" in r), key=lambda r: r["val_accuracy"])
     assert summary["test_accuracy"] == best["test_accuracy"]
     lines = (path / "clients.csv").read_text().splitlines()
-    assert lines[0] == "client,r,width,share,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha"
+    assert lines[0] == (
+        "client,r,width,share,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha,adapted,received,kept"
+    )
     assert len(lines) == 7
     assert (path / "learning_curve.png").stat().st_size > 1000
     again = run(data, tmp_path / "again", **{k: v for k, v in api.read_yaml(path / "config.yaml").items()

@@ -17,6 +17,7 @@ QUICK = {
 
 TERMS = (
     "rounds", "per_round", "epochs", "batch", "lr", "lr_decay", "clip_norm", "weight_decay", "augment", "capacity_rule",
+    "tested",
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ def _field(default: Any, help: str, group: str, choices: tuple[str, ...] = ()) -
     return field(default=default, metadata={"help": help, "group": group, "choices": choices})
 
 
+RULES_OF_TESTING = ("adapted", "received", "kept")
 WHAT, WHO, HOW, TEST, WHERE = "what", "federation", "local training", "evaluation", "where and how it runs"
 
 
@@ -67,6 +68,13 @@ class Config:
     clip_norm: float = _field(10.0, "largest norm of a gradient; 0 for no limit", HOW)
     augment: bool | None = _field(None, "random crop and flip of images", HOW)
 
+    tested: str = _field(
+        "adapted",
+        "which model of a client is its score. adapted: what it receives, after one more local training; received: "
+        "without that; kept: what its last participation left",
+        TEST,
+        RULES_OF_TESTING,
+    )
     eval_every: int = _field(10, "rounds between evaluations of all clients", TEST)
     eval_clients: int = _field(0, "how many are evaluated, the same ones every time; 0 for all", TEST)
     patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)

@@ -33,7 +33,7 @@ def play(engine: Engine, method: Method, task: Task, rounds: int) -> tuple[Tree,
         assert not bad
         private |= {u.client.id: u.private for u in good if u.private}
         server = method.aggregate(task, server, good, rnd)
-    return server, engine.evaluate(Round(method, task, server, private, task.clients, rounds), "accuracy")
+    return server, engine.evaluate(Round(method, task, server, private, task.clients, rounds), ["adapted"])
 
 
 @pytest.mark.parametrize("name", methods.registry())

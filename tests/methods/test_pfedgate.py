@@ -202,7 +202,7 @@ def test_tested_is_the_global_model_through_the_clients_gate(make_task, play):
     played = play(method, task, rounds=1, per_round=2)
     u = played.rounds[0][0]
     server = played.servers[-1]
-    [got] = Sequential().evaluate(Round(method, task, server, played.private, [u.client], 1), "accuracy")
+    [got] = Sequential().evaluate(Round(method, task, server, played.private, [u.client], 1), ["received"])
     x, y = task.data.batch(task.data.rows(u.client.id, "val"), None, task.dtype)
     candidate = server | put(GATE, u.private) | {GATE + "sparsity": torch.tensor(float(u.client.r)).double()}
     logits = method.predict(task, FULL, candidate, x)

@@ -18,13 +18,14 @@ from pa3dfl.data import Arrays, histogram, load_own, split_one
 from pa3dfl.data.federated import STATISTICS
 from pa3dfl.deploy.capacity import share_of
 from pa3dfl.deploy.parts import Common, node_task
-from pa3dfl.engines import Score, engine_of
+from pa3dfl.engines import engine_of
 from pa3dfl.engines.flower.engine import content, record
 from pa3dfl.engines.flower.node import Workplace, answer
 from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.flower.wire import Facts, Refused
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
+from pa3dfl.methods import Score
 from pa3dfl.personal import describe, write_card, write_tensors
 from pa3dfl.task import Client
 from pa3dfl.tree import Tree
@@ -91,11 +92,20 @@ class Resident:
 
     def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
         """Every test may turn out to be the best: its model stays until a better one is known."""
-        folder, rnd = self.models(order), order["round"]
+        folder, rnd, cards = self.models(order), order["round"], self.cards(order)
         config = self.config(order)
+        # By rule `kept`, a node that never took part has what it receives.
+        waiting = config.tested == "kept" and not any(c["rule"] == "kept" for c in cards)
+        if score.rule != config.tested and not (waiting and score.rule == "received"):
+            return
         card = describe(place.method, place.task, client, dict(config.options), config.method)
         card |= {"client": client.id, "round": rnd, "file": f"model.{rnd}.safetensors"}
-        card |= {"val_accuracy": score.val_accuracy, "test_accuracy": score.test_accuracy, "alpha": score.alpha}
+        card |= {
+            "rule": score.rule,
+            "val_accuracy": score.val_accuracy,
+            "test_accuracy": score.test_accuracy,
+            "alpha": score.alpha,
+        }
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_tensors(folder / card["file"], model)
@@ -120,7 +130,8 @@ class Resident:
         """The model of the federation's best test, or of this node's own."""
         if own:
             return max(cards, key=lambda c: (c["val_accuracy"], -c["round"]), default=None)
-        return next((c for c in cards if c["round"] == best), None)
+        found = [c for c in cards if c["round"] == best or (c["rule"] == "kept" and c["round"] < best)]
+        return max(found, key=lambda c: c["round"], default=None)
 
     def publish(self, order: Facts, card: dict[str, Any]) -> None:
         """Name it as the node's model; the file stays where it is."""

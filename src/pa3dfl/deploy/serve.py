@@ -107,9 +107,9 @@ def train(grid: Grid, site: Site, resume: bool, wanted: int, patience: float) ->
     federation = federation_of(config, method, task, engine, directory)
     roll.admit = admit
     state = federation.run(federation.restore() if resume else federation.start())
-    kept = engine.conclude(task, state.best_round, method.best_round_per_client)
+    kept = engine.conclude(task, state.best.round, method.best_round_per_client)
     summary = finish(config, federation, state)
-    accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best_round}"
+    accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best.round}"
     return f"{accuracy} of {state.round}; {len(kept)} nodes hold their model; {site.run}"
 
 

@@ -34,7 +34,6 @@ class Pa3dFL(Method):
     name = "pa3dfl"
     summary = "general parameters averaged, personal ones from a hyper-network, pruned to each width"
     full_features = True
-    trains_to_test = True
     charged_order = "recover"
 
     lam: float = option(1e-3, "λ, weight of the orthogonality term of convolutions", at_least=0)
