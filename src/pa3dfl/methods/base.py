@@ -1,9 +1,9 @@
 """What a method is: pure functions over trees. The engine owns the loop.
 
 One round: the server's state → `download` → on each client `begin`, then steps of SGD on `loss`, then
-`finish` → `aggregate`. One evaluation: the same up to the steps of SGD, then `personal` proposes models
-and validation data picks the one that is tested. Nothing is remembered in between, so that an engine may
-stack clients, capture the step or send it over a wire.
+`finish` → `aggregate`. One evaluation: `download` and `begin`, by the rule `adapted` steps of SGD too, then
+`personal` proposes models and validation data picks the one that is tested. Nothing is remembered in between, so that
+an engine may stack clients, capture the step or send it over a wire.
 """
 
 import math

@@ -9,8 +9,8 @@ The default sizes are the paper's [5, 100, 2]: `layers` counts the hidden layers
 authors' code. They use momentum and one client per step; here a step is plain SGD on a round's clients, at a
 rate of its own that is not decayed. The outputs' biases start as the model's own initial parameters (which
 suits norms too), so that clients start close together. It does not know capacities: everybody trains the
-width that the weakest client affords. Tested is the encoder as it is generated now, under the client's own
-head; as in the authors' evaluation there is no training before a test.
+width that the weakest client affords. The authors test the encoder as it is generated now under the client's
+own head, without training: `--tested received`.
 """
 
 from collections.abc import Sequence
