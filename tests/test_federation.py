@@ -113,7 +113,7 @@ def test_rare_checkpoints_lose_nothing_to_a_polite_stop(
     """Between rounds the state in memory is whole, and is saved even when no checkpoint was due."""
     whole = run(data, tmp_path / "whole", method="fedavg")
     with monkeypatch.context() as m:
-        stop_at(m, 11)
+        stop_at(m, 17)  # in round 4
         with pytest.raises(Interrupted) as stopped:
             run(data, tmp_path / "stopped", method="fedavg", checkpoint_every=100)
     assert stopped.value.round == 3
@@ -194,7 +194,7 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(
 ) -> None:
     whole = run(data, tmp_path / "whole", method="fedavg")
     with monkeypatch.context() as m:
-        stop_at(m, 11)
+        stop_at(m, 17)  # in round 4
         with pytest.raises(Interrupted):
             run(data, tmp_path / "torn", method="fedavg")
     newest = tmp_path / "torn" / "checkpoints" / "server.3.safetensors"
