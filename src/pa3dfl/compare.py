@@ -16,7 +16,8 @@ QUICK = {
 }  # fmt: skip
 
 TERMS = (
-    "rounds", "per_round", "epochs", "batch", "lr", "lr_decay", "clip_norm", "weight_decay", "augment", "capacity_rule",
+    "preset", "rounds", "per_round", "epochs", "batch", "init", "lr", "lr_decay", "clip_norm", "weight_decay",
+    "augment", "capacity_rule",
 )  # fmt: skip
 
 
