@@ -117,6 +117,7 @@ def test_widened_layers_start_by_the_rule_too() -> None:
 
 # --- methods: what a client starts with, whatever the method makes of it ---
 
+# Every width has weights of its own, or there is one width; TailorFL divides by √p.
 OWN_WIDTH = {"local-only", "lg-fedavg", "flanc", "ditto", "fedavg", "pfedhn", "tailorfl"}
 
 
@@ -134,22 +135,24 @@ def started(name: str, rule: str, r: str) -> tuple[api.Task, dict[str, Tensor], 
 @pytest.mark.parametrize("r", ["1", "1/16"])
 @pytest.mark.parametrize("name", sorted(methods.registry()))
 def test_all_methods_start_by_the_same_rule(name: str, rule: str, r: str) -> None:
-    """Weights of a width's own: by their own fan-in. Slices of shared ones: by that of the full layer."""
+    """By the fan-in of the client's own layer, or by that of the full layer where all widths share its weights.
+
+    HeteroFL and TailorFL divide what they share by √p, which is the same as the own fan-in.
+    """
     task, weights, theta = started(name, rule, r)
-    width, full = task.clients[0].width, task.model.shapes(ONE)
+    full = task.model.shapes(ONE)
     for layer in (*task.model.layers, task.model.head):
         k = f"{layer}.weight"
         if layer == task.model.head and name == "pa3dfl":  # the local head is apart from the plain encoder
             weights[k] = theta["theta_v/head.weight"]
         own_fan, fan = weights[k][0].numel(), math.prod(full[k][1:])
         head = HEAD_VARIANCE if layer == task.model.head else VARIANCE
-        expected = math.sqrt(head[rule] / (own_fan if name in OWN_WIDTH else fan))
+        of_its_own = name in OWN_WIDTH or (name == "heterofl" and layer != task.model.head)
+        expected = math.sqrt(head[rule] / (own_fan if of_its_own else fan))
         if name == "pfedgate":
             expected *= 2  # its gate halves them
         if name == "pa3dfl" and layer == "fc2":
             expected /= math.log(task.model.classes)
-        if name == "heterofl" and layer != task.model.head:
-            expected /= float(width)
         got = weights[k].std().item()
         # Decomposed weights are products with few factors, and TailorFL keeps the heaviest early channels.
         loose = 0.15 if name in ("pa3dfl", "flanc", "pfedhn", "tailorfl") else 0.0

@@ -49,7 +49,9 @@ class TailorFL(Method):
     lam: float = option(0.5, "λ, weight of the mean square of the importances", at_least=0)
     alpha: float = option(0.05, "α, channels of a layer swapped a round, as a share of min(kept, dropped)", at_least=0)
     min_swaps: int = option(1, "swaps of a layer that α may not go below", at_least=0)
-    divide: str = option("root", "what p divides in a submodel, and how: see docs/method.md", choices=DIVISIONS)
+    divide: str = option(
+        "root", "what is sent is divided: by √p or by p where inputs are pruned, or all by p", choices=DIVISIONS
+    )
     rerank: bool = option(False, "choose early layers anew each round by the current weights, not once at the start")
     importance_steps: int = option(10, "steps of SGD on the importances", at_least=1)
 
