@@ -16,8 +16,8 @@ QUICK = {
 }  # fmt: skip
 
 TERMS = (
-    "rounds", "per_round", "epochs", "batch", "lr", "lr_decay", "clip_norm", "weight_decay", "augment", "capacity_rule",
-    "tested",
+    "preset", "rounds", "per_round", "epochs", "batch", "init", "lr", "lr_decay", "clip_norm", "weight_decay",
+    "augment", "capacity_rule", "tested",
 )  # fmt: skip
 
 

@@ -100,8 +100,10 @@ def tune_methods(argv: list[str]) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
     grids = "option=value,value,… (repeat for more), or of options together a+b=1+2,3+4 [the paper's grid]"
     parser.add_argument("--grid", action="append", default=[], metavar="X", help=grids)
-    parser.add_argument("--trials", metavar="X", help="try only so many settings of each method, drawn by the seed")
-    parser.add_argument("--seeds", default="0", metavar="X", help="seeds with commas in between [0]")
+    trials_help = "settings of each method: drawn from its grid, or its grid and further step sizes within it"
+    parser.add_argument("--trials", metavar="X", help=trials_help)
+    seeds_help = "seeds with commas in between; 0 to 9 are for published results [1000]"
+    parser.add_argument("--seeds", default="1000", metavar="X", help=seeds_help)
     parser.add_argument("--quick", action="store_true", help="a small federation on the bundled data")
     parser.add_argument("--out", metavar="X", help="folder of the trials [runs/tune-METHOD]")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
@@ -119,8 +121,16 @@ def tune_methods(argv: list[str]) -> None:
     if count is not None and count < 1:
         raise UserError(f"trials is {count}: expected at least 1")
     given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
-    trials = tune.plan(given, _methods(chosen), grid.parse(words), seeds, out, count)
-    say(f"{len(trials)} trials: {len(trials) // len(seeds)} settings × {len(seeds)} seeds, in {out}")
+    names = _methods(chosen)
+    trials = tune.plan(given, names, grid.parse(words), seeds, out, count)
+    settings = {name: sum(t.config.method == name for t in trials) // len(seeds) for name in names}
+    if len(names) == 1 or len(set(settings.values())) > 1:
+        tried = " + ".join(map(str, settings.values())) + " settings"
+    else:
+        tried = f"{settings[names[0]]} settings of each method"
+    say(f"{len(trials)} trials: {tried} × {len(seeds)} seeds, in {out}")
+    if len(set(settings.values())) > 1:
+        say("methods have different numbers of settings: --trials N gives each of them N")
     rows = tune.ranking(tune.run(trials, out))
     best = tune.write_best(tune.best(given, rows), out)
     if as_json:

@@ -22,11 +22,14 @@ import torch
 
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Method, Update, option
+from pa3dfl.models import start
 from pa3dfl.rng import key
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
 
 DECODER = "decoder."
+# With it, clients' weights differ at the start by about a quarter of the deviation that the model's rule gives them.
+SPREAD = 0.17
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,10 @@ def encoder_shapes(method: PFedHN, task: Task) -> dict[str, tuple[int, ...]]:
 
 @lru_cache(maxsize=16)
 def hypernetwork(method: PFedHN, task: Task) -> HyperNetwork:
-    # Only how much clients differ at the start, about a quarter of what the model's own rule gives a weight;
-    # biases and norms start equal.
+    # Only how much clients differ at the start; biases and norms start equal.
+    rule = task.model.rule
     outputs = {
-        k: Output(shape, 0.1 * torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.0)
+        k: Output(shape, SPREAD * start.deviation(rule, torch.Size(shape[1:]).numel()) if len(shape) > 1 else 0.0)
         for k, shape in encoder_shapes(method, task).items()
     }
     return HyperNetwork(
