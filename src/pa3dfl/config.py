@@ -49,7 +49,7 @@ class Config:
     seed: int = _field(0, "every random draw follows from it", WHAT)
     init: str = _field("he", "how weights start in every network and method", WHAT, INITS)
     rounds: int | None = _field(None, "communication rounds", WHAT)
-    preset: str = _field("tuned", "values for what is not given: our own tuning's or the paper's", WHAT, PRESETS)
+    preset: str = _field("tuned", "where values come from that are not given", WHAT, PRESETS)
 
     setting: str = _field(
         "hetero", "capacities: ideal, hetero, levels:1,1/4,…, list:1,0.5,… or a file.csv (client, r)", WHO

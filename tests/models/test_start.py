@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from conftest import build
 from pa3dfl import api, methods
+from pa3dfl.deploy import parts
 from pa3dfl.models import NAMES, Model, factory_of
 
 QUARTER = Fraction(1, 4)
@@ -167,6 +168,20 @@ def test_threads_that_start_networks_at_once_do_not_disturb_each_other(make: typ
     with ThreadPoolExecutor(4) as pool:
         for params in pool.map(lambda _: model.init(QUARTER, 5), range(40)):
             assert all(torch.equal(v, alone[k]) for k, v in params.items())
+
+
+@pytest.mark.parametrize("rule", ["he", "pytorch"])
+def test_biases_of_local_heads_follow_the_rule(rule: str) -> None:
+    for name, k in (("pa3dfl", "theta_v/head.bias"), ("lg-fedavg", "head.bias"), ("pfedhn", "head.bias")):
+        _, _, theta = started(name, rule, "1")
+        assert bool(theta[k].any()) == (rule == "pytorch"), name
+
+
+def test_nodes_of_a_deployment_start_by_the_rule_of_the_config() -> None:
+    config = api.configure({"model": "cnn-fashion", "init": "pytorch", "device": "cpu", "method": "local-only"})
+    method, common = api.make_method(config), parts.Common((1, 28, 28), 10, None, None)
+    task = parts._task(config, method, common, [], build(method).data, torch.device("cpu"))
+    assert task.model.rule == "pytorch"
 
 
 def test_the_rule_is_part_of_what_a_run_is() -> None:
