@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -67,23 +66,15 @@ def server(argv: list[str]) -> None:
     )
     _folder(parser)
     site = _site(parser.parse_exactly(argv).dir)
-    from pa3dfl.deploy.site import dial, program
+    from pa3dfl.deploy.site import dial
 
     settings, environment = site.settings(), site.environment()
+    site.read_token()
+    site.proxies()
     _free(dial(str(settings["host"])), int(settings["port"]))
-    listen = ["--host", str(settings["host"]), "--port", str(settings["port"])]
-    words = [program("flower-superlink"), *listen, "--disable-runtime-dependency-installation"]
-    words += ["--database", str(site.folder.resolve() / "superlink.db")]
-    if settings["insecure"]:
-        words.append("--insecure")
-    else:
-        folder = site.certificates.resolve()
-        words += ["--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")]
-        words += ["--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"]
-        # A process of its own, because this one becomes Flower's.
-        subprocess.Popen([sys.executable, "-m", "pa3dfl", "deploy", "register", str(site.folder)])
     sys.stdout.flush()
-    os.execve(words[0], words, environment)
+    # Becomes the SuperLink, with Flower's settings in its environment from the start.
+    os.execve(sys.executable, [sys.executable, "-m", "pa3dfl.deploy.superlink", str(site.folder)], environment)
 
 
 def register(argv: list[str]) -> None:
