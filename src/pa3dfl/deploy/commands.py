@@ -1,5 +1,6 @@
 """The commands `pa3dfl deploy …` and `pa3dfl predict`: arguments in, one line out for whatever cannot be."""
 
+import errno
 import json
 import os
 import socket
@@ -66,12 +67,10 @@ def server(argv: list[str]) -> None:
     )
     _folder(parser)
     site = _site(parser.parse_exactly(argv).dir)
-    from pa3dfl.deploy.site import dial
-
     settings, environment = site.settings(), site.environment()
     site.read_token()
     site.proxies()
-    _free(dial(str(settings["host"])), int(settings["port"]))
+    _bindable(str(settings["host"]), int(settings["port"]))
     sys.stdout.flush()
     # Becomes the SuperLink, with Flower's settings in its environment from the start.
     os.execve(sys.executable, [sys.executable, "-m", "pa3dfl.deploy.superlink", str(site.folder)], environment)
@@ -167,8 +166,17 @@ def _site(folder: Path) -> "Site":  # type: ignore[name-defined]  # noqa: F821
     return Site(folder)
 
 
-def _free(host: str, port: int) -> None:
-    with socket.socket() as s:
-        s.settimeout(1)
-        if s.connect_ex((host, port)) == 0:
-            raise UserError(f"{host}:{port} is in use: stop what listens there, or set another port in server.yaml")
+def _bindable(host: str, port: int) -> None:
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(place)
+    except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            reason = "is in use: stop what listens there, or set another port in server.yaml"
+        else:
+            reason = (
+                f"cannot be listened at ({e.strerror or e}): set host and port in server.yaml; 0.0.0.0 is any address"
+            )
+        raise UserError(f"{host}:{port} {reason}") from None

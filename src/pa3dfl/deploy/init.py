@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from pa3dfl.config import read_yaml
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.site import Site, dial
@@ -27,6 +28,9 @@ def init(site: Site, nodes: int, host: str, port: int, insecure: bool, options: 
     settings = site.settings()
     if not site.token.exists():
         new_secret(site.token)
+    # Somebody's own method or model: nodes run it because they are told here, not because a server says so.
+    chosen = read_yaml(site.config)
+    code = [str(chosen[field]) for field in ("method", "model") if ":" in str(chosen.get(field))]
     made = []
     for name in (f"node-{i}" for i in range(nodes)):
         folder = site.nodes / name
@@ -35,7 +39,8 @@ def init(site: Site, nodes: int, host: str, port: int, insecure: bool, options: 
             continue
         folder.mkdir(exist_ok=True)
         address = f"{dial(str(settings['host']))}:{settings['port']}"
-        write_yaml(folder / "node.yaml", {"name": name, "superlink": address, "insecure": settings["insecure"]})
+        told = {"name": name, "superlink": address, "insecure": settings["insecure"]}
+        write_yaml(folder / "node.yaml", told | ({"code": code} if code else {}))
         if not settings["insecure"]:
             (site.keys / f"{name}.pub").write_bytes(write_node_key(folder / "key"))
             (folder / "ca.crt").write_bytes(site.ca().read_bytes())

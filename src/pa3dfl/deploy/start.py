@@ -40,12 +40,19 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
     words += ["--host", "127.0.0.1", "--port", str(port)]
     words += ["--isolation", "process", "--superexec-auth-secret-file", str(home / "executor.secret")]
     facts = {"name": node["name"], "data": data, "capacity": capacity, "folder": folder}
-    facts |= {"device": node.get("device", "auto"), "threads": threads}
+    facts |= {"device": node.get("device", "auto"), "threads": threads, "code": ",".join(code_of(node))}
     words += ["--node-config", " ".join(f"{k}={quoted(str(v))}" for k, v in facts.items())]
     executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "node"]
     executor += [f"127.0.0.1:{port}", str(home / "executor.secret")]
     both = kept(words, executor)
     os.execve(both[0], both, environment() | {"FLWR_HOME": str(home)})
+
+
+def code_of(node: dict[str, Any]) -> list[str]:
+    code = node.get("code") or []
+    if not isinstance(code, list) or not all(isinstance(name, str) and ":" in name for name in code):
+        raise UserError(f"code in node.yaml is {code!r}: expected a list of package.module:name")
+    return code
 
 
 def free_port() -> int:

@@ -74,14 +74,14 @@ def fleet_paths(app: Any) -> list[str]:
 
 def run(site: Site) -> None:
     # The database holds the tokens of running tasks: nobody else's to read.
-    os.umask(0o077)
+    umask = os.umask(0o077)
     database, secret_file = site.folder.resolve() / "superlink.db", site.home() / "executor.secret"
     if database.exists():
         database.chmod(0o600)
     config = config_of(site, new_secret(secret_file), str(database))
     app = guarded(config, site.proxies())
     executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "server", str(site.folder.resolve()), str(secret_file)]
-    beside = [subprocess.Popen(kept(executor), preexec_fn=die_with_parent)]
+    beside = [subprocess.Popen(kept(executor), preexec_fn=die_with_parent, umask=umask)]
     if not config.insecure:
         register = [sys.executable, "-m", "pa3dfl", "deploy", "register", str(site.folder)]
         beside.append(subprocess.Popen(register, preexec_fn=die_with_parent))
@@ -93,6 +93,7 @@ def run(site: Site) -> None:
             ssl_keyfile=config.ssl_keyfile,
             ssl_certfile=config.ssl_certfile,
             log_config=get_uvicorn_log_config(console_handler.level),
+            timeout_graceful_shutdown=5,
             # The door looks at the real peer, and Flower has no web sockets.
             proxy_headers=False,
             ws="none",

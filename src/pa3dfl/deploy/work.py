@@ -49,15 +49,18 @@ def reply(link: Link, token: str, task: Task) -> None:
     with reported(client):
         message, context, _, _ = pull_task_input(client)
         reason = refusal(task, TaskType.CLIENT_APP)
-        if reason is None:
-            from pa3dfl.deploy.resident import on_message
-
-            answer = on_message(message, context)
-        else:
-            answer = Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=message)
-        push_message(client, answer, context)
         if reason is not None:
+            push_message(client, Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=message), context)
             raise UserError(reason)
+        from pa3dfl.deploy.resident import on_message
+
+        try:
+            answer = on_message(message, context)
+        except Exception as e:
+            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(e).__name__}: {e}")
+            push_message(client, Message(error, reply_to=message), context)
+            raise
+        push_message(client, answer, context)
 
 
 def lead(site: Site, link: Link, token: str, task: Task) -> None:
