@@ -8,9 +8,15 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.common.serde import fab_to_proto, user_config_to_proto
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.interceptors.http.utils import add_headers
@@ -52,17 +58,26 @@ class Control:
             raise UserError(f"the training could not be started: {self.reason(e)}") from None
         return int(answer.run_id)
 
-    def register(self, key: bytes) -> bool:
-        """Let a node in; False if it was let in before."""
+    def nodes(self) -> tuple[dict[bytes, int], set[bytes]]:
+        """Those that may come in, by their keys, with Flower's numbers; and the keys of those that were turned out."""
         try:
-            self.client.RegisterNode(RegisterNodeRequest(public_key=public_key(key)))
-        except httpx.HTTPStatusError as e:
-            if code(e.response) == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
-                return False
-            raise UserError(f"not accepted by the server: {self.reason(e)}") from None
+            found = self.client.ListNodes(ListNodesRequest()).nodes_info
         except httpx.HTTPError as e:
-            raise UserError(f"not accepted by the server: {self.reason(e)}") from None
-        return True
+            raise UserError(self.reason(e)) from None
+        out = {n.public_key for n in found if n.status == NodeStatus.UNREGISTERED}
+        return {n.public_key: n.node_id for n in found if n.public_key not in out}, out
+
+    def register(self, key: bytes) -> None:
+        try:
+            self.client.RegisterNode(RegisterNodeRequest(public_key=key))
+        except httpx.HTTPError as e:
+            raise UserError(f"the server does not take a key: {self.reason(e)}") from None
+
+    def unregister(self, node: int) -> None:
+        try:
+            self.client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+        except httpx.HTTPError as e:
+            raise UserError(f"the server does not let go of a key: {self.reason(e)}") from None
 
     def status(self, run: int) -> str | None:
         """How Flower says that a run stands; None if the server is gone."""
@@ -93,11 +108,3 @@ def public_key(key: bytes) -> bytes:
     if not isinstance(found, ec.EllipticCurvePublicKey):
         raise UserError("not a key on an elliptic curve of NIST: say ssh-keygen -t ecdsa -b 384")
     return public_key_to_bytes(found)
-
-
-def code(response: httpx.Response) -> int | None:
-    try:
-        found = response.json()
-    except ValueError:
-        return None
-    return found.get("code") if isinstance(found, dict) else None

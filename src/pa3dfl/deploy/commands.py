@@ -77,9 +77,13 @@ def server(argv: list[str]) -> None:
 
 
 def register(argv: list[str]) -> None:
-    parser = Parser("pa3dfl deploy register", description="Let in all nodes whose public key is in DIR/keys.")
+    parser = Parser(
+        "pa3dfl deploy register", description="Let in the nodes whose public key is in DIR/keys, and no others."
+    )
     _folder(parser)
     site = _site(parser.parse_exactly(argv).dir)
+    if site.settings()["insecure"]:
+        raise UserError(f"{site.folder} was made with --insecure: its nodes have no keys")
     from pa3dfl.deploy.control import register as let_in
 
     for line in let_in(site):

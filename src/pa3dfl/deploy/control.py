@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.deploy.client import Control
+from pa3dfl.deploy.client import Control, public_key
 from pa3dfl.deploy.site import Site, dial, site_config
 from pa3dfl.disk import write_atomically
 from pa3dfl.errors import UserError
@@ -19,15 +19,25 @@ ASK_SECONDS = 5.0
 
 
 def register(site: Site, patience: float = 60.0) -> Iterator[str]:
-    """Make every key in `keys` known to the server; those that are known stay so."""
+    """Exactly the nodes whose key is in `keys` may come in: others are let in now, or turned out."""
     control = Control(site)
     wait_for_server(site, patience)
-    for key in sorted(site.keys.glob("*.pub")):
+    wanted = {}
+    for file in sorted(site.keys.glob("*.pub")):
         try:
-            if control.register(key.read_bytes()):
-                yield f"{key.stem} may come in"
+            wanted[public_key(file.read_bytes())] = file.stem
         except UserError as e:
-            raise UserError(f"{key}: {e}") from None
+            raise UserError(f"{file}: {e}") from None
+    known, gone = control.nodes()
+    for key in sorted(wanted.keys() - known.keys(), key=wanted.__getitem__):
+        if key in gone:
+            yield f"{wanted[key]} stays out: its key was turned out before, and Flower takes no key twice"
+            continue
+        control.register(key)
+        yield f"{wanted[key]} may come in"
+    for key in known.keys() - wanted.keys():
+        control.unregister(known[key])
+        yield f"node {known[key]} may not come in any more: its key is not in {site.keys}"
 
 
 def train(site: Site, resume: bool, overwrite: bool, wanted: int, patience: float) -> None:

@@ -1,6 +1,6 @@
-"""Keep programs running: `python keep.py PROGRAM … [-- PROGRAM …]` starts each again when it fails.
+"""Keep programs running: `python keep.py PROGRAM … [-- PROGRAM …]` starts each again when it ends.
 
-It takes them along when it ends, and ends when one of them ends well. A file of its own that needs nothing but
+It takes them along when it is stopped itself. Flower's programs end with code 0 for many reasons. A file of its own that needs nothing but
 Python, because it stays in memory beside the node.
 """
 
@@ -68,8 +68,6 @@ def main(words: list[str]) -> int:
             continue
         program = running.pop(pid)
         code = os.waitstatus_to_exitcode(status)
-        if code == 0 and not stopping:
-            stop(0, None)
         if stopping:
             continue
         if program[0].endswith("flower-supernode"):
@@ -80,6 +78,8 @@ def main(words: list[str]) -> int:
         time.sleep(SECONDS)
         if not stopping:
             running[start(program)] = program
+        if stopping:  # in between
+            stop(0, None)
     return 0
 
 
