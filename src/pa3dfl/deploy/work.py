@@ -101,9 +101,10 @@ def reported(client: RuntimeHttpClient) -> Iterator[None]:
         details = f"{type(e).__name__}: {e}"
         raise
     finally:
+        # A heartbeat of a task that has ended would interrupt us.
+        if heart.is_running:
+            heart.stop()
         try:
             client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
         except Exception as e:  # the server is gone: the task's own error says more
             print(f"pa3dfl: Flower was not told how a task ended: {e}", file=sys.stderr)
-        if heart.is_running:
-            heart.stop()
