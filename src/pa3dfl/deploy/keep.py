@@ -1,7 +1,7 @@
 """Keep programs running: `python keep.py PROGRAM … [-- PROGRAM …]` starts each again when it ends.
 
-It takes them along when it is stopped itself. Flower's programs end with code 0 for many reasons. A file of its own that needs nothing but
-Python, because it stays in memory beside the node.
+It takes them along when it is stopped itself. Flower's programs end with code 0 for many reasons: that ends nothing.
+A file of its own that needs nothing but Python, because it stays in memory beside the node.
 """
 
 import contextlib
