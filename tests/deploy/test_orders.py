@@ -14,7 +14,7 @@ from flwr.app import Message
 from machines import OPTIONS, Machines
 
 from pa3dfl.deploy import app
-from pa3dfl.deploy.resident import on_message
+from pa3dfl.deploy.resident import on_message, say
 from pa3dfl.deploy.work import refusal
 from pa3dfl.engines.flower.engine import content, record
 
@@ -60,11 +60,9 @@ def test_what_becomes_a_file_name_is_a_number(wrong: dict[str, Any], machines: M
     assert sorted(Path().rglob("*")) == before
 
 
-def test_what_a_server_says_is_one_printable_line(machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
-    told(machines, {"kind": "who", "config": {"method": "x:\x1b[2J\nroot logged in"}})
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "\x1b" not in err
+def test_what_a_server_says_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say("rejected: \x1b[2J\nroot logged in")
+    assert capsys.readouterr().err == "pa3dfl: rejected:  [2J root logged in\n"
 
 
 def test_only_our_app_and_our_kind_of_task() -> None:
