@@ -76,12 +76,15 @@ def test_strangers_reach_nothing(server: Server) -> None:
         signed(ec.generate_private_key(ec.SECP384R1())),
         signed(server.keys[0], 400.0),
     ]
-    brought.append(signed(server.keys[0]) | {TIMESTAMP_HEADER: "2020-01-01T00:00:00+00:00"})
+    fresh = signed(server.keys[0])[TIMESTAMP_HEADER]
+    brought += [signed(server.keys[0], 60.0) | {TIMESTAMP_HEADER: stamp} for stamp in (fresh, "now", "")]
     for method, path in [*routes(server.app), *(("POST", p) for p in UNKNOWN), ("GET", "/v1/fleet/pull-messages")]:
         for headers in brought:
             answer = server.call(method, path, headers=headers)
-            expected = 401 if method == "POST" and path in fleet else 403
-            assert answer.status_code == expected, (method, path, headers)
+            expected = (401, "no registered key") if method == "POST" and path in fleet else (403, "not served to")
+            assert answer.status_code == expected[0], (method, path, headers)
+            # In our words: Flower says no as well, but only when it has read the body.
+            assert answer.json()["detail"].startswith(expected[1])
     assert len(fleet) == 12
 
 

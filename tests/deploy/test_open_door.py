@@ -1,6 +1,7 @@
 """A deployed server attacked from another machine (a network namespace), and nodes whose server was taken over."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -52,7 +53,10 @@ def live(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iter
         live.server()
         live.node(0)
         live.node(1, prefix=elsewhere.prefix)
-        wait_for(live, "server", "node-1 may come in")
+        deadline = time.monotonic() + 120
+        while len(set(re.findall(r"Activated node_id=(\d+)", live.log("server")))) < 2:
+            assert time.monotonic() < deadline, live.log("server")
+            time.sleep(0.3)
         yield live
 
 
