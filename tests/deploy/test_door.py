@@ -84,7 +84,7 @@ def test_strangers_reach_nothing(server: Server) -> None:
             expected = (401, "no registered key") if method == "POST" and path in fleet else (403, "not served to")
             assert answer.status_code == expected[0], (method, path, headers)
             # In our words: Flower says no as well, but only when it has read the body.
-            assert answer.json()["detail"].startswith(expected[1])
+            assert method == "HEAD" or expected[1] in answer.text
     assert len(fleet) == 12
 
 

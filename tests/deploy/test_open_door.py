@@ -180,8 +180,17 @@ def test_a_server_that_was_taken_over_runs_nothing_on_a_node(live: Live, tmp_pat
         assert [r.error.code for r in replies] == [ErrorCode.INVALID_FAB] * 4
         for i in range(2):
             wait_for(live, f"node-{i}", "a task of another app was refused")
-        # The same app under the hash of ours: its content is not looked at. And orders that no server of ours gives.
+        # The same app under the hash of ours: the node turns away, and comes back.
         grid = server.run(BUNDLE, swap=theirs)
+        grid.push_messages([Message(hello, nodes[0], "query")])
+        wait_for(live, "node-0", "FAB hash mismatch")
+        tries = live.log("node-0").count("SuperNode ID")
+        deadline = time.monotonic() + 120
+        while live.log("node-0").count("SuperNode ID") == tries:
+            assert time.monotonic() < deadline, live.log("node-0")
+            time.sleep(0.5)
+        # Orders that no server of ours gives.
+        grid = server.run(BUNDLE, swap=BUNDLE)
         config = {"method": "ditto", "data": "all.npz", "model": "cnn-fashion"}
         orders = [
             {"kind": "who", "config": config | {"model": "spy:Path"}},

@@ -70,10 +70,8 @@ def main(words: list[str]) -> int:
         code = os.waitstatus_to_exitcode(status)
         if stopping:
             continue
-        if program[0].endswith("flower-supernode"):
-            said = "the server is away, or has not let this node in"
-        else:
-            said = f"{' '.join(program[1:4])} ended with code {code}"
+        away = "the server is away, or has not let this node in"
+        said = away if "pa3dfl.deploy.supernode" in program else f"{' '.join(program[1:4])} ended with code {code}"
         print(f"pa3dfl: {said}; trying again", file=sys.stderr, flush=True)
         time.sleep(SECONDS)
         if not stopping:

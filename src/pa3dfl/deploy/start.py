@@ -11,7 +11,7 @@ from pa3dfl.data import load_own
 from pa3dfl.deploy.capacity import check_capacity
 from pa3dfl.deploy.keep import kept
 from pa3dfl.deploy.secret import new_secret
-from pa3dfl.deploy.site import environment, program
+from pa3dfl.deploy.site import environment
 from pa3dfl.errors import UserError
 
 
@@ -26,7 +26,7 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
     device_of(str(node.get("device", "auto")))
     if not threads.isdigit():
         raise UserError(f"threads is {threads!r}: expected a whole number")
-    words = [program("flower-supernode"), "--superlink", str(node["superlink"])]
+    words = [sys.executable, "-m", "pa3dfl.deploy.supernode", "--superlink", str(node["superlink"])]
     if node.get("insecure"):
         words.append("--insecure")
     else:
