@@ -26,7 +26,7 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
     device_of(str(node.get("device", "auto")))
     if not threads.isdigit():
         raise UserError(f"threads is {threads!r}: expected a whole number")
-    words = [sys.executable, "-m", "pa3dfl.deploy.supernode", "--superlink", str(node["superlink"])]
+    words = [sys.executable, "-P", str(Path(__file__).with_name("supernode.py")), "--superlink", str(node["superlink"])]
     if node.get("insecure"):
         words.append("--insecure")
     else:

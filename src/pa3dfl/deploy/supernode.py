@@ -1,6 +1,7 @@
-"""Flower's SuperNode in a process that ends when its work ends: `python -m pa3dfl.deploy.supernode …`.
+"""Flower's SuperNode in a process that ends when its work ends: `python supernode.py …`.
 
 In Flower 1.41 an error after the first connection leaves the program standing with its port open and nothing to do.
+A file of its own that needs nothing but Flower: it has no use for PyTorch.
 """
 
 import os
