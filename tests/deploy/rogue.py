@@ -83,6 +83,7 @@ def taken_over(live: Live) -> Iterator["TakenOver"]:
     words += ["--ssl-ca-certfile", str(files / "ca.crt"), "--ssl-certfile", str(files / "server.crt")]
     words += ["--ssl-keyfile", str(files / "server.key"), "--enable-supernode-auth"]
     words += ["--database", str(live.folder / "superlink.copy.db"), "--disable-runtime-dependency-installation"]
+    (live.folder / "superlink.copy.db").unlink(missing_ok=True)
     with sqlite3.connect(live.site.folder / "superlink.db") as db:  # it knows the nodes
         db.execute("VACUUM INTO ?", (str(live.folder / "superlink.copy.db"),))
     live.execute("taken over", words, FLWR_HOME=str(live.folder / "thief"))

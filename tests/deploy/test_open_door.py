@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -216,8 +217,8 @@ def test_flower_s_own_executor_would_have_run_it(live: Live, tmp_path: Path) -> 
     """What the tests above look for can be seen: the same app, the same server, a node as Flower starts it."""
     theirs = bundle(write(tmp_path / "app", tmp_path / "marker"))
     nodes = numbers(live)
+    live.kill("node-0", signal.SIGTERM)  # it says goodbye, or its number would be taken
     live.kill("server")
-    live.kill("node-0")
     folder = live.site.nodes / "node-0"
     words = [program("flower-supernode"), "--superlink", f"127.0.0.1:{live.port}", "--host", "127.0.0.1"]
     words += ["--port", str(live.port + 1), "--root-certificates", str(folder / "ca.crt")]

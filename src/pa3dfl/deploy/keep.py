@@ -71,7 +71,11 @@ def main(words: list[str]) -> int:
         if stopping:
             continue
         away = "the server is away, or has not let this node in"
-        said = away if program[2].endswith("supernode.py") else f"{' '.join(program[1:4])} ended with code {code}"
+        said = (
+            away
+            if any(word.endswith("supernode.py") for word in program)
+            else f"{' '.join(program[1:4])} ended with code {code}"
+        )
         print(f"pa3dfl: {said}; trying again", file=sys.stderr, flush=True)
         time.sleep(SECONDS)
         if not stopping:
