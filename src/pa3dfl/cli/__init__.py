@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from pa3dfl import api
-from pa3dfl.cli import looking, training
+from pa3dfl.cli import looking, reproducing, training
 from pa3dfl.deploy.commands import deploy, predict
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Interrupted
@@ -22,6 +22,7 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl report DIR…                   table and pictures of one or several runs
   pa3dfl compare                       several methods and seeds on equal terms, in one table
   pa3dfl tune METHOD                   try a grid of options, choose by validation accuracy
+  pa3dfl reproduce [PART]              the paper's experiments: plan, run, render docs/reproduction.md
   pa3dfl methods                       what can be trained
   pa3dfl cost                          multiply-adds, memory, parameters and bytes by method and width
   pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
@@ -38,6 +39,7 @@ COMMANDS: Mapping[str, Callable[[list[str]], None]] = {
     "report": looking.report_runs,
     "compare": training.compare_methods,
     "tune": training.tune_methods,
+    "reproduce": reproducing.reproduce,
     "methods": looking.list_methods,
     "cost": looking.list_costs,
     "data": looking.describe_data,
