@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pa3dfl import methods as registry
+from pa3dfl.capacity import capacities
+from pa3dfl.config import coerce
+from pa3dfl.data import NAMES, load
 from pa3dfl.errors import UserError
 from pa3dfl.progress import duration
 from pa3dfl.reproduce import cells, page, paper
@@ -36,6 +39,11 @@ def jobs_of(
     seeds: Sequence[int] | None, part: Fraction | int, given: Mapping[str, Any], places: Places,
 ) -> list[Job]:  # fmt: skip
     """The plan, every config of it checked."""
+    for name in data:
+        if name not in NAMES:  # a file of one's own: it is read now rather than in the middle of the plan
+            load(name)
+    for setting in settings:
+        capacities(setting, coerce("clients", given.get("clients", 100), int), 0)
     full = part >= max(map(paper.full, data)) if isinstance(part, int) else part == 1
     chosen = cells.plan(
         parts, data, settings, None if methods is None else _names(methods), seeds or ([0, 1, 2] if full else [0])
@@ -92,6 +100,8 @@ def carry_out(
         say(f"{outcome.busy} runs are in the hands of other processes")
     if outcome.stopped:
         say("the budget is spent: the same command goes on")
+    if jobs and all(j.state() == NO_DATA for j in jobs):
+        raise UserError("nothing was run: none of the data is here")
     if outcome.failed:
         raise UserError(f"{outcome.failed} of {len(jobs)} runs failed, see above; the same command tries them again")
 

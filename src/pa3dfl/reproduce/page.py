@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pa3dfl.disk import write_atomically
+from pa3dfl.progress import duration
 from pa3dfl.reproduce import ablation, overall, records, verdict
 from pa3dfl.reproduce.groups import Column, columns, with_empty
 
@@ -45,7 +46,7 @@ def provenance(runs: Sequence[records.Record]) -> str:
     for r in runs:
         by_device.setdefault(r["device"], []).append(r)
     lines = [
-        f"- {device}: {len(own)} runs, {sum(r['seconds'] for r in own) / 3600:.1f} hours, "
+        f"- {device}: {len(own)} runs, {duration(sum(r['seconds'] for r in own))}, "
         f"precision {', '.join(sorted({r['precision'] for r in own}))}"
         for device, own in sorted(by_device.items())
     ]
