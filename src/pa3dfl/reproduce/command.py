@@ -1,5 +1,6 @@
 """What `pa3dfl reproduce` does, step by step."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,11 +13,14 @@ from pa3dfl.config import coerce
 from pa3dfl.data import NAMES, load
 from pa3dfl.errors import UserError
 from pa3dfl.progress import duration
-from pa3dfl.reproduce import cells, page, paper
+from pa3dfl.reproduce import cells, efficiency, hn_cost, page, paper, partitions
 from pa3dfl.reproduce.timing import Paces
 from pa3dfl.reproduce.work import DONE, NO_DATA, Job, Outcome, job, left, work
 
 COLUMNS = ("data", "setting", "method", "seed", "rounds", "state", "estimate")
+RENDER_SECONDS = 300.0
+"""While runs go on, the page is made again after so long."""
+
 Say = Callable[[str], None]
 
 
@@ -84,12 +88,25 @@ def carry_out(
         say(f"{data} is not here and is left out: see `pa3dfl data`, or pass --data-dir")
     paces = Paces(places.results)
     outcome = Outcome()
+    device, threads = str(given.get("device", "auto")), coerce("threads", given.get("threads", 0), int)
+    if "efficiency" in parts:
+        efficiency.run(places.results, device)
+    if "hn-cost" in parts:
+        hn_cost.run(places.results, device, threads, say)
+    if "figures" in parts:
+        for config in {j.config.data: j.config for j in reversed(jobs) if j.state() != NO_DATA}.values():
+            partitions.run(config, places.results)
     if jobs:
         states = [j.state() for j in jobs]
         say(f"{len(jobs)} runs planned, {states.count(DONE)} done")
 
+        rendered = time.monotonic()
+
         def finished() -> None:
-            render(places)
+            nonlocal rendered
+            if time.monotonic() - rendered > RENDER_SECONDS:
+                render(places)
+                rendered = time.monotonic()
             todo = [s for j in jobs if (s := left(j, paces))]
             if todo:
                 say(f"{len(todo)} runs left, about {duration(sum(todo))}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pa3dfl.disk import write_atomically
 from pa3dfl.progress import duration
-from pa3dfl.reproduce import ablation, overall, records, verdict
+from pa3dfl.reproduce import ablation, efficiency, figures, hn_cost, overall, records, verdict
 from pa3dfl.reproduce.groups import Column, columns, with_empty
 
 TERMS = """\
@@ -25,7 +25,9 @@ def write(results: Path, docs: Path) -> Path:
     found = columns(runs)
     parts = ["# Reproduction of the paper", verdict.paragraph(found), TERMS, "## Overall accuracy"]
     parts += [overall.section(column) for column in with_empty(found)]
+    parts += ["## Efficiency", efficiency.section(results), "## Cost of the hyper-network", hn_cost.section(results)]
     parts += ["## Ablation", *(ablation.section(c) for c in _ablated(found))]
+    parts += ["## Figures", figures.section(found, results, docs)]
     parts += ["## Runs", provenance(runs)]
     docs.mkdir(parents=True, exist_ok=True)
     write_atomically(docs / "reproduction.md", ("\n\n".join(parts) + "\n").encode())
