@@ -13,7 +13,7 @@ from pa3dfl.config import coerce
 from pa3dfl.data import NAMES, load
 from pa3dfl.errors import UserError
 from pa3dfl.progress import duration
-from pa3dfl.reproduce import cells, efficiency, hn_cost, page, paper, partitions
+from pa3dfl.reproduce import cells, convergence, efficiency, hn_cost, page, paper, partitions
 from pa3dfl.reproduce.timing import Paces
 from pa3dfl.reproduce.work import DONE, NO_DATA, Job, Outcome, job, left, work
 
@@ -94,6 +94,7 @@ def carry_out(
     if "hn-cost" in parts:
         hn_cost.run(places.results, device, threads, say)
     if "figures" in parts:
+        convergence.run(places.results)
         for config in {j.config.data: j.config for j in reversed(jobs) if j.state() != NO_DATA}.values():
             partitions.run(config, places.results)
     if jobs:

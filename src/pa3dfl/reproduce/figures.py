@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pa3dfl.reproduce import curves, partitions, ratio
+from pa3dfl.reproduce import convergence, curves, embeddings, partitions, ratio
 from pa3dfl.reproduce.groups import Column
 
 
@@ -28,8 +28,12 @@ def section(columns: Sequence[Column], results: Path, docs: Path) -> str:
             by_capacity = curves.capacity(column, rule, folder / f"{name}-{rule}-capacity.png")
             show(f"Accuracy by capacity: {column.title}, {rule}", by_capacity)
         show(f"The α chosen for each client: {column.title}", curves.alpha(column, folder / f"{name}-alpha.png"))
+    for title, path in embeddings.pictures(results, folder):
+        show(f"Encoded embeddings of clients, and their similarity: {title}", path)
     for path in curves.sweeps(list(columns), folder):
         show(f"Accuracy against {path.stem}", path)
+    if theorem := convergence.picture(results, folder / "convergence.png"):
+        show(*theorem)
     parts.append(
         "Appendix A's reduction ratio, with the printed rule for R2. Dotted: the bound p²/(k²·p_min) + p_min, where it "
         "applies; grey: p²."

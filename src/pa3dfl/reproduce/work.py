@@ -18,7 +18,7 @@ from pa3dfl.config import Config
 from pa3dfl.data import NAMES, available
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Interrupted
-from pa3dfl.reproduce import records
+from pa3dfl.reproduce import embeddings, records
 from pa3dfl.reproduce.cells import Cell, slug
 from pa3dfl.reproduce.timing import Paces, estimate
 from pa3dfl.results import RunDirectory
@@ -117,6 +117,8 @@ def train(job: Job) -> None:
     elif not directory.summary.exists():
         # With the options it began with: threads and device may be others than those given now.
         api.resume(job.run, job.config.data_dir)
+    if job.cell.row == "pa3dfl" and (encoded := embeddings.record(job.config, directory.checkpoints)):
+        records.write(encoded, job.result.parent.parent / "embeddings", job.result.stem)
     record = records.of_run(job.cell, job.config, job.run)
     records.write(record, job.result.parent, job.result.stem)
     shutil.rmtree(directory.checkpoints, ignore_errors=True)
