@@ -10,9 +10,9 @@ from pa3dfl.reproduce import cells, paper
 
 
 def test_the_most_telling_cells_first() -> None:
-    plan = cells.plan(cells.PARTS, cells.DATA, cells.SETTINGS, None, [0, 1])
+    plan = cells.plan(paper.PARTS, paper.DATA, paper.SETTINGS, None, [0, 1])
     assert len(set(plan)) == len(plan)
-    assert [(c.data, c.row) for c in plan[:4]] == [*((d, "pa3dfl") for d in cells.DATA), ("cifar100", "fedavg")]
+    assert [(c.data, c.row) for c in plan[:4]] == [*((d, "pa3dfl") for d in paper.DATA), ("cifar100", "fedavg")]
     places = {
         kind: [i for i, c in enumerate(plan) if kind(c)] for kind in (hetero_rival, other, ablation, sweep, ideal)
     }
@@ -107,7 +107,7 @@ def test_the_papers_cells() -> None:
     assert paper.accuracy("fashion-mnist-10k", "hetero", "pa3dfl", "cnn-fashion") is None
     overall = paper.numbers()["overall"]
     assert set(paper.order()) == set(methods.registry())
-    assert all(list(overall[d][s]) == paper.order() for d in cells.DATA for s in cells.SETTINGS)
+    assert all(list(overall[d][s]) == paper.order() for d in paper.DATA for s in paper.SETTINGS)
     # Pa3dFL leads three of the columns, is second in two, and sixth with Fjord in the last.
-    ranks = [sorted((-v[0], m) for m, v in overall[d][s].items()) for d in cells.DATA for s in cells.SETTINGS]
+    ranks = [sorted((-v[0], m) for m, v in overall[d][s].items()) for d in paper.DATA for s in paper.SETTINGS]
     assert [[m for _, m in r].index("pa3dfl") for r in ranks] == [0, 0, 1, 5, 0, 1]

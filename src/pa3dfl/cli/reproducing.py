@@ -8,6 +8,7 @@ from pa3dfl.cli.printing import print_records
 from pa3dfl.config import coerce
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser, add_config, say
+from pa3dfl.reproduce.paper import DATA, PARTS
 
 DESCRIPTION = """\
 Run the paper's experiments and render docs/reproduction.md from the results there are.
@@ -18,9 +19,9 @@ Several processes may work on one plan: each run has a lock. All other options o
 
 
 def reproduce(argv: list[str]) -> None:
+    args = _arguments(argv)
     from pa3dfl.reproduce import command
 
-    args = _arguments(argv)
     parts, show, budget = args.pop("parts"), args.pop("json"), _minutes(args.pop("budget"))
     places = command.Places(Path(args.pop("out")), Path(args.pop("runs")), Path(args.pop("docs")))
     dry, render_only = args.pop("dry_run"), args.pop("render_only")
@@ -44,11 +45,9 @@ def reproduce(argv: list[str]) -> None:
 
 
 def _arguments(argv: list[str]) -> dict[str, Any]:
-    from pa3dfl.reproduce import cells
-
     parser = Parser("pa3dfl reproduce", usage="pa3dfl reproduce [PART…] [options]", description=DESCRIPTION)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(cells.PARTS)} or all [all]")
-    parser.add_argument("--data", default=",".join(cells.DATA), metavar="X", help="data sets with commas [%(default)s]")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} or all [all]")
+    parser.add_argument("--data", default=",".join(DATA), metavar="X", help="data sets with commas [%(default)s]")
     parser.add_argument("--setting", default="hetero,ideal", metavar="X", help="settings with commas [%(default)s]")
     parser.add_argument(
         "--methods", metavar="X", help="methods with commas; all, ablations, or pa3dfl@lam=0.1 [by part]"

@@ -19,9 +19,6 @@ from pa3dfl.config import Config
 from pa3dfl.errors import UserError
 from pa3dfl.reproduce import paper
 
-PARTS = ("overall", "efficiency", "ablation", "hn-cost", "figures")
-DATA = ("cifar100", "fashion-mnist", "cifar10")
-SETTINGS = ("hetero", "ideal")
 RIVALS = ("pa3dfl", "fedavg", "ditto", "fjord", "tailorfl")
 """Pa3dFL, the simplest baseline, and the best of the paper's Hetero columns."""
 

@@ -33,9 +33,9 @@ class Places:
 
 def parts_of(words: Sequence[str]) -> list[str]:
     for word in words:
-        if word not in (*cells.PARTS, "all"):
-            raise UserError(f"unknown part {word!r}: expected one of {', '.join(cells.PARTS)} or all")
-    return list(cells.PARTS) if "all" in words else list(dict.fromkeys(words))
+        if word not in (*paper.PARTS, "all"):
+            raise UserError(f"unknown part {word!r}: expected one of {', '.join(paper.PARTS)} or all")
+    return list(paper.PARTS) if "all" in words else list(dict.fromkeys(words))
 
 
 def jobs_of(

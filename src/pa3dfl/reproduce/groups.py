@@ -9,7 +9,7 @@ from typing import Any
 
 from pa3dfl import methods
 from pa3dfl.reproduce import paper
-from pa3dfl.reproduce.cells import DATA, SETTINGS
+from pa3dfl.reproduce.paper import DATA, SETTINGS
 from pa3dfl.reproduce.records import RULES, Record
 
 # What runs of one column have in common. The step size and a method's own options are its preset's.

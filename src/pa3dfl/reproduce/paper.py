@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+PARTS = ("overall", "efficiency", "ablation", "hn-cost", "figures")
+DATA = ("cifar100", "fashion-mnist", "cifar10")
+SETTINGS = ("hetero", "ideal")
 RATIOS = (Fraction(1, 256), Fraction(1, 64), Fraction(1, 4), Fraction(1))
 """Capacities r of the efficiency tables."""
 

@@ -11,9 +11,7 @@ from typing import Any
 from pa3dfl import api
 from pa3dfl.config import Config
 from pa3dfl.data import load
-from pa3dfl.engines import Score
-from pa3dfl.federation import Federation, State
-from pa3dfl.progress import Meter
+from pa3dfl.federation import Federation
 from pa3dfl.reproduce import machine, records
 from pa3dfl.results import RunDirectory
 from pa3dfl.task import Client
@@ -35,10 +33,6 @@ class Probe(Federation):
 
     def tested(self) -> list[Client]:
         return self.sample(0)
-
-    def evaluate(self, state: State, meter: Meter) -> list[Score]:
-        self.evaluated = super().evaluate(state, meter)
-        return self.evaluated
 
 
 def measure(config: Config) -> dict[str, float]:
