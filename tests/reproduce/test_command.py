@@ -163,6 +163,11 @@ def test_a_run_in_other_hands_is_left_alone(capsys: Capture) -> None:
     assert {r["method"] for r in results()} == {"local-only", "fedavg"}
 
 
+def test_the_plan_as_json_after_its_runs(capsys: Capture) -> None:
+    [record] = printed(capsys, *OVERALL, "--methods", "local-only")
+    assert (record["method"], record["state"], record["rounds"]) == ("local-only", "done", 2)
+
+
 # --- budget and estimates ---
 
 

@@ -39,9 +39,11 @@ def reproduce(argv: list[str]) -> None:
     if dry:
         print_records(command.shown(jobs, places), command.COLUMNS, show)
         return
-    command.carry_out(chosen, jobs, args, places, budget, say)
+    page = command.carry_out(chosen, jobs, args, places, budget, say)
     if show:
         print_records(command.shown(jobs, places), command.COLUMNS, as_json=True)
+    else:
+        print(page)
 
 
 def _arguments(argv: list[str]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from pa3dfl.config import coerce
 from pa3dfl.data import NAMES, load
 from pa3dfl.errors import UserError
 from pa3dfl.progress import duration
-from pa3dfl.reproduce import cells, convergence, efficiency, hn_cost, page, paper, partitions
+from pa3dfl.reproduce import cells, convergence, efficiency, hn_cost, paper, partitions
+from pa3dfl.reproduce import page as pages
 from pa3dfl.reproduce.timing import Paces
 from pa3dfl.reproduce.work import DONE, NO_DATA, Job, Outcome, job, left, work
 
@@ -82,8 +83,8 @@ def shown(jobs: Sequence[Job], places: Places) -> list[dict[str, Any]]:
 
 def carry_out(
     parts: Sequence[str], jobs: Sequence[Job], given: Mapping[str, Any], places: Places, budget: float | None, say: Say
-) -> None:
-    """Run what is missing, then render the page."""
+) -> Path:
+    """Run what is missing, then render the page; returns it."""
     for data in dict.fromkeys(j.config.data for j in jobs if j.state() == NO_DATA):
         say(f"{data} is not here and is left out: see `pa3dfl data`, or pass --data-dir")
     paces = Paces(places.results)
@@ -113,7 +114,7 @@ def carry_out(
                 say(f"{len(todo)} runs left, about {duration(sum(todo))}")
 
         outcome = work(jobs, budget, say, finished)
-    print(render(places))
+    page = render(places)
     if outcome.busy:
         say(f"{outcome.busy} runs are in the hands of other processes")
     if outcome.stopped:
@@ -122,7 +123,8 @@ def carry_out(
         raise UserError("nothing was run: none of the data is here")
     if outcome.failed:
         raise UserError(f"{outcome.failed} of {len(jobs)} runs failed, see above; the same command tries them again")
+    return page
 
 
 def render(places: Places) -> Path:
-    return page.write(places.results, places.docs)
+    return pages.write(places.results, places.docs)
