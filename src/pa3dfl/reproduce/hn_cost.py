@@ -24,7 +24,7 @@ from pa3dfl.tree import Tree
 
 MODELS = {"cnn-cifar100": ((3, 32, 32), 100), "resnet18-gn": ((3, 32, 32), 10)}
 DEPTHS = (1, 2, 3)
-CLIENTS, SAMPLED, REPEATS = 100, 20, 3
+CLIENTS, SAMPLED, REPEATS = 100, 20, 2
 P_MIN = Fraction(1, 16)
 
 
@@ -50,7 +50,7 @@ def measure(name: str, device: torch.device, depths: Sequence[int] = DEPTHS) -> 
 
 def _times(hn: HyperNetwork, tree: Tree, ids: list[int], shapes: list[Any], device: torch.device) -> list[float]:
     seconds: list[list[float]] = []
-    for _ in range(1 + REPEATS):
+    for _ in range(REPEATS + 1):
         generating, trained = timed(partial(hn.generate, tree, ids, shapes), device)
         for own in trained:  # as after local training: a little away from what was generated
             for k, v in own.items():
