@@ -81,7 +81,7 @@ def _of_measure(rows: Sequence[dict[str, Any]], measure: str) -> str:
     ours = {(row["row"], row["batch"], row["r"]): row[measure] for row in rows}
     lines = []
     for name in ROWS:
-        for batch in BATCHES if full else (128,):
+        for batch in full[name] if full else (128,):
             printed = full[name][batch] if full else main[name]
             cells = []
             for r, theirs in zip(paper.RATIOS, printed, strict=True):
