@@ -23,7 +23,7 @@ from pa3dfl.reproduce.drawing import legend, panels, plot, save
 from pa3dfl.task import Task
 from pa3dfl.tree import Tree, take
 
-CLIENTS, ROWS, ROUNDS = 8, 20, 100
+CLIENTS, ROWS, ROUNDS = 8, 20, 60
 GAMMA, ETA, DECAY = 1.0, 0.004, 0.98
 
 Made = tuple[Pa3dFL, Task]
