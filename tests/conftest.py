@@ -62,8 +62,8 @@ def run(method: Method, task: Task, rounds: int = 3, per_round: int = 2) -> Play
     for rnd in range(1, rounds + 1):
         ids = numpy_generator(task.seed, "sample", rnd).choice(len(task.clients), per_round, replace=False)
         cohort = [task.clients[i] for i in sorted(ids)]
-        updates = Sequential().train(Round(method, task, server, played.private, cohort, rnd))
-        good, bad = guard.sift(server, updates)
+        work = Round(method, task, server, played.private, cohort, rnd)
+        good, bad = guard.sift(Sequential().train(work), work.shapes)
         assert not bad, bad
         # Aggregation may consume its arguments: keep copies.
         copies = [Update(u.client, wire(u.tree), u.n, wire(u.private), u.loss, u.bytes_down) for u in good]

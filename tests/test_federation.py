@@ -21,7 +21,7 @@ from pa3dfl.checkpoint import Store
 from pa3dfl.engines.threaded import Threaded
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Interrupted
-from pa3dfl.methods import registry
+from pa3dfl.methods import find, registry
 
 TINY = {
     "model": "cnn-fashion", "clients": 6, "per_round": 3, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 4,
@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
 ) -> None:
     whole = run(data, tmp_path / "whole", method=method)
     with monkeypatch.context() as m:
-        stop_at(m, 8)  # in round 3 where nobody trains to be tested, in the test after round 2 otherwise
+        stop_at(m, 8)  # in the test after round 2
         with pytest.raises(Interrupted) as stopped:
             run(data, tmp_path / "stopped", method=method)
     assert len(rounds(tmp_path / "stopped")) == stopped.value.round
@@ -113,7 +113,7 @@ def test_rare_checkpoints_lose_nothing_to_a_polite_stop(
     """Between rounds the state in memory is whole, and is saved even when no checkpoint was due."""
     whole = run(data, tmp_path / "whole", method="fedavg")
     with monkeypatch.context() as m:
-        stop_at(m, 11)
+        stop_at(m, 17)  # in round 4
         with pytest.raises(Interrupted) as stopped:
             run(data, tmp_path / "stopped", method="fedavg", checkpoint_every=100)
     assert stopped.value.round == 3
@@ -194,7 +194,7 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(
 ) -> None:
     whole = run(data, tmp_path / "whole", method="fedavg")
     with monkeypatch.context() as m:
-        stop_at(m, 11)
+        stop_at(m, 17)  # in round 4
         with pytest.raises(Interrupted):
             run(data, tmp_path / "torn", method="fedavg")
     newest = tmp_path / "torn" / "checkpoints" / "server.3.safetensors"
@@ -239,7 +239,9 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     best = max((r for r in records if "val_accuracy" in r), key=lambda r: r["val_accuracy"])
     assert summary["test_accuracy"] == best["test_accuracy"]
     lines = (path / "clients.csv").read_text().splitlines()
-    assert lines[0] == "client,r,width,share,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha"
+    assert lines[0] == (
+        "client,r,width,share,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha,adapted,received,kept"
+    )
     assert len(lines) == 7
     assert (path / "learning_curve.png").stat().st_size > 1000
     again = run(data, tmp_path / "again", **{k: v for k, v in api.read_yaml(path / "config.yaml").items()
@@ -258,3 +260,24 @@ def test_a_sample_of_clients_is_evaluated(data: str, tmp_path: Path) -> None:
     assert len(all_lines) == 7
     by_client = {int(line.partition(",")[0]): line for line in all_lines[1:]}
     assert [by_client[i].split(",")[:6] for i in ids] == [line.split(",")[:6] for line in lines[1:]]
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "trimmed", "clip"])
+@pytest.mark.parametrize("method", registry())
+def test_parameters_are_made_once_for_each_client(
+    method: str, rule: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round asks the method for the downloads of its cohort, a test for those of all clients, and nothing else."""
+    asked: list[list[int]] = []
+    cls = find(method)
+    real = cls.download
+
+    def download(self: Any, task: Any, server: Any, clients: Any, rnd: int) -> Any:
+        asked.append([c.id for c in clients])
+        return real(self, task, server, clients, rnd)
+
+    monkeypatch.setattr(cls, "download", download)
+    path = run(data, tmp_path / "a", method=method, robust=rule, rounds=2)
+    cohorts = [r["participants"] for r in rounds(path)]
+    assert [len(c) for c in cohorts] == [3, 3]
+    assert asked == [*cohorts, list(range(6))]

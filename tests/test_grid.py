@@ -31,7 +31,7 @@ def test_options_that_go_together() -> None:
 
 @pytest.mark.parametrize(
     ("method", "size"),
-    [("fedavg", 4), ("ditto", 12), ("flanc", 12), ("tailorfl", 8), ("pfedgate", 16), ("pa3dfl", 4 * 2 * 3 * 3 * 4)],
+    [("fedavg", 4), ("ditto", 12), ("flanc", 12), ("tailorfl", 24), ("pfedgate", 16), ("pa3dfl", 4 * 2 * 3 * 3 * 4)],
 )
 def test_the_papers_grid(method: str, size: int) -> None:
     fields = tunable(api.option_fields(methods.find(method)))
@@ -49,11 +49,37 @@ def test_what_is_given_is_not_tuned() -> None:
 
 def test_a_sample_keeps_the_order_and_follows_the_seed() -> None:
     tried = points(paper_grid("pa3dfl", []), PA3DFL)
-    few = sample(tried, 5, 0)
+    few = sample("pa3dfl", tried, 5, 0)
     assert len(few) == 5
     assert [tried.index(p) for p in few] == sorted(tried.index(p) for p in few)
-    assert few == sample(tried, 5, 0) != sample(tried, 5, 1)
-    assert sample(tried, 288, 0) == sample(tried, 999, 0) == sample(tried, None, 0) == tried
+    assert few == sample("pa3dfl", tried, 5, 0) != sample("pa3dfl", tried, 5, 1)
+    assert sample("pa3dfl", tried, 288, 0) == sample("pa3dfl", tried, None, 0) == tried
+
+
+def test_a_small_grid_is_filled_up_with_step_sizes_between_its_own() -> None:
+    """Four more than the four of FedAvg: at 1/8, 3/8, 5/8 and 7/8 of the way from 0.005 to 0.1 on a log scale."""
+    tried = points(paper_grid("fedavg", []), tunable({}))
+    more = sample("fedavg", tried, 8, 0)
+    assert more == tried + [{"lr": lr} for lr in (0.007271, 0.01538, 0.03252, 0.06877)]
+    many = sample("ditto", points(paper_grid("ditto", []), DITTO), 40, 1000)
+    assert len({tuple(p.items()) for p in many}) == 40
+    assert {p["mu"] for p in many[12:]} == {0.01, 0.1, 1.0}
+    assert all(0.005 < p["lr"] < 0.1 for p in many[12:])
+    for point in many:  # all of them can be run
+        api.make_method(api.configure({"method": "ditto", **point}))
+
+
+@pytest.mark.parametrize(
+    ("words", "size"), [(["mu=0.1,1"], 2), (["lr=0.1", "mu=0.1,1,2"], 3)], ids=["no step sizes", "one step size"]
+)
+def test_a_small_grid_without_a_range_of_step_sizes_cannot_be_filled_up(words: list[str], size: int) -> None:
+    with pytest.raises(UserError) as caught:
+        sample("ditto", read(words), 8, 0)
+    assert str(caught.value) == (
+        f"trials is 8: the grid of ditto has {size} settings and no range of lr to draw more from; "
+        f"give it more values with --grid, or ask for at most {size}"
+    )
+    assert len(sample("ditto", read(words), size, 0)) == size
 
 
 @pytest.mark.parametrize(

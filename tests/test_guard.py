@@ -135,22 +135,23 @@ def test_the_round_goes_on_with_the_honest(name: str, make_task: Make) -> None:
     method = find(name)()
     task = make_task(method)
 
-    def updates() -> tuple[Tree, list[Update]]:
+    def updates() -> tuple[Round, list[Update]]:
         server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
-        return server, Sequential().train(Round(method, task, server, {}, task.clients, 1))
+        work = Round(method, task, server, {}, task.clients, 1)
+        return work, Sequential().train(work)
 
-    server, sent = updates()
+    work, sent = updates()
     key = next(iter(sent[1].tree))
     sent[1].tree[key].view(-1)[0] = float("nan")
     sent[3].n = 10**9
-    good, bad = Guard(method, task).sift(server, sent[::-1])
+    good, bad = Guard(method, task).sift(sent[::-1], work.shapes)
     assert [u.client.id for u in good] == [0, 2]
     assert [(r.client, r.reason) for r in bad] == [
         (1, f"{key!r} has a value that is NaN or infinite"),
         (3, f"claims 1000000000 training rows, declared {task.clients[3].n}"),
     ]
-    after = wire(method.aggregate(task, server, good, 1))
-    server, sent = updates()
-    expected = method.aggregate(task, server, [sent[0], sent[2]], 1)
+    after = wire(method.aggregate(task, work.server, good, 1))
+    work, sent = updates()
+    expected = method.aggregate(task, work.server, [sent[0], sent[2]], 1)
     assert after.keys() == expected.keys()
     assert all(torch.equal(after[k], expected[k]) for k in expected)

@@ -1,5 +1,7 @@
 """What a run is: presets under file under flags."""
 
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from pa3dfl import api, methods
 from pa3dfl.assembly import flat
 from pa3dfl.config import Config, preset, read_yaml, resolve
 from pa3dfl.data import NAMES
+from pa3dfl.errors import UserError
 
 PA3DFL = api.option_fields(methods.find("pa3dfl"))
 
@@ -53,13 +56,19 @@ def test_method_over_data_setting_over_method_file_over_setting_flags_over_file(
 def test_a_setting_of_a_method_wins_over_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "default": {"lr": 1.0, "rounds": 1, "batch": 1, "epochs": 1, "seed": 1},
-        "cifar10": {"like": "base", "rounds": 3, "methods": {"fedavg": {"epochs": 3, "seed": 3, "ideal": {"seed": 4}}}},
+        "cifar10": {"like": "base", "rounds": 3},
         "base": {"rounds": 2, "batch": 2},
+        "tuned/base": {"fedavg": {"epochs": 9}, "ditto": {"epochs": 2}},
+        "tuned/cifar10": {"fedavg": {"epochs": 3, "seed": 3, "ideal": {"seed": 4}}},
+        "paper/base": {"fedavg": {"epochs": 5}},
+        "paper/cifar10": {},
     }
     monkeypatch.setattr("pa3dfl.config._preset_file", lambda name: dict(files[name]))
     assert preset("cifar10", "fedavg", "ideal") == {"lr": 1.0, "rounds": 3, "batch": 2, "epochs": 3, "seed": 4}
     assert preset("cifar10", "fedavg", "hetero")["seed"] == 3
-    assert preset("cifar10", "ditto", "ideal") == {"lr": 1.0, "rounds": 3, "batch": 2, "epochs": 1, "seed": 1}
+    assert preset("cifar10", "ditto", "ideal") == {"lr": 1.0, "rounds": 3, "batch": 2, "epochs": 2, "seed": 1}
+    assert preset("cifar10", "fedavg", "ideal", "paper")["epochs"] == 5
+    assert preset("own.npz", "fedavg", "ideal", "paper") == files["default"]
 
 
 def test_presets_of_another_method_are_not_options_of_this_one() -> None:
@@ -71,9 +80,99 @@ def test_presets_of_another_method_are_not_options_of_this_one() -> None:
 @pytest.mark.parametrize("data", NAMES)
 @pytest.mark.parametrize("method", methods.registry())
 def test_every_preset_is_a_config(data: str, method: str) -> None:
-    for setting in ("ideal", "hetero"):
-        c = api.configure({"data": data, "method": method, "setting": setting, "device": "cpu"})
+    for setting, kind in itertools.product(("ideal", "hetero"), ("tuned", "paper")):
+        c = api.configure({"data": data, "method": method, "setting": setting, "preset": kind, "device": "cpu"})
+        api.make_method(c)
         assert None not in (c.model, c.rounds, c.lr, c.augment, c.dirichlet_alpha, c.classes_per_client, c.p_min)
+
+
+# Step size and algorithmic options, Ideal and then Hetero., as the paper prints them.
+PAPER = {
+    "cifar10": """
+        FedAvg    | 0.1   | -                   | 0.1   | -
+        Ditto     | 0.1   | 0.1                 | 0.05  | 1.0
+        pFedHN    | 0.1   | [5, 100, 2]         | 0.1   | [5, 100, 2]
+        FLANC     | 0.1   | 0.01                | 0.1   | 0.01
+        Fjord     | 0.1   | -                   | 0.1   | -
+        HeteroFL  | 0.1   | -                   | 0.1   | -
+        FedRolex  | 0.1   | -                   | 0.1   | -
+        LocalOnly | 0.005 | -                   | 0.005 | -
+        LG-FedAvg | 0.005 | -                   | 0.1   | -
+        TailorFL  | 0.1   | 0.1, 0.05           | 0.1   | 0.5, 0.05
+        pFedGate  | 0.1   | 0.005               | 0.1   | 0.1
+        Pa3dFL    | 0.1   | 0.1,0.001,[64,64,4] | 0.1   | 0.1,0.001,[64,64,3]""",
+    "cifar100": """
+        FedAvg    | 0.1  | -                    | 0.1  | -
+        Ditto     | 0.1  | 0.1                  | 0.05 | 1.0
+        pFedHN    | 0.05 | [5, 100, 2]          | 0.1  | [5, 100, 2]
+        FLANC     | 0.1  | 1.0                  | 0.1  | 0.01
+        Fjord     | 0.1  | -                    | 0.1  | -
+        HeteroFL  | 0.05 | -                    | 0.05 | -
+        FedRolex  | 0.1  | -                    | 0.1  | -
+        LocalOnly | 0.1  | -                    | 0.1  | -
+        LG-FedAvg | 0.1  | -                    | 0.1  | -
+        TailorFL  | 0.1  | 0.5, 0.2             | 0.01 | 0.5, 0.2
+        pFedGate  | 0.1  | 0.05                 | 0.1  | 0.05
+        Pa3dFL    | 0.1  | 0.001,1.0,[16,128,2] | 0.1  | 0.01,0.1,[16,128,3]""",
+    "fashion-mnist": """
+        FedAvg    | 0.1  | -                    | 0.05 | -
+        Ditto     | 0.05 | 1.0                  | 0.05 | 1.0
+        pFedHN    | 0.1  | -                    | 0.1  | -
+        FLANC     | 0.1  | 1.0                  | 0.1  | 1.0
+        Fjord     | 0.1  | -                    | 0.1  | -
+        HeteroFL  | 0.05 | -                    | 0.1  | -
+        FedRolex  | 0.1  | -                    | 0.1  | -
+        LocalOnly | 0.1  | -                    | 0.1  | -
+        LG-FedAvg | 0.1  | -                    | 0.1  | -
+        TailorFL  | 0.1  | 0.1, 0.2             | 0.01 | 0.05, 0.2
+        pFedGate  | 0.1  | 0.1                  | 0.1  | 0.05
+        Pa3dFL    | 0.1  | 0.01,0.1,[64,64,3]   | 0.1  | 0.001,1.0,[64,64,4]""",
+}
+NAMED = {
+    "ditto": ("mu",), "pfedhn": ("embedding", "hidden", "layers"), "flanc": ("lam",), "tailorfl": ("lam", "alpha"),
+    "pfedgate": ("gate_lr",), "pa3dfl": ("lam", "hn_lr", "embedding", "hidden", "depth"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", PAPER)
+def test_the_papers_preset_is_the_papers_table(data: str) -> None:
+    rows = [[cell.strip() for cell in line.split("|")] for line in PAPER[data].strip().splitlines()]
+    names = {name.lower().replace("localonly", "local-only") for name, *_ in rows}
+    assert names == set(methods.registry())
+    for name, *cells in rows:
+        method = name.lower().replace("localonly", "local-only")
+        for setting, lr, algorithmic in (("ideal", *cells[:2]), ("hetero", *cells[2:])):
+            c = api.configure({"data": data, "method": method, "setting": setting, "preset": "paper"})
+            assert c.lr == float(lr), (method, setting)
+            numbers = [float(n) for n in re.findall(r"[0-9.]+", algorithmic)]
+            printed = dict(zip(NAMED.get(method, ()), numbers, strict=bool(numbers)))
+            assert {k: c.options[k] for k in printed} == printed, (method, setting)
+            if method == "pa3dfl":
+                assert c.options["hn_encoder_lr"] == c.options["hn_lr"], "the paper has one"
+                for ablation in methods.registry("ablations"):
+                    like = api.configure({"data": data, "method": ablation, "setting": setting, "preset": "paper"})
+                    assert like.options == c.options
+            chosen = set(preset(data, method, setting, "paper")) - set(preset(data, "none", setting, "paper"))
+            assert chosen <= {*NAMED.get(method, ()), "hn_encoder_lr"}, "nothing that the table does not have"
+
+
+def test_data_without_a_table_takes_the_papers_values_of_its_like() -> None:
+    given = {"method": "pa3dfl", "preset": "paper"}
+    small, large = (api.configure(given | {"data": data}) for data in ("fashion-mnist-10k", "fashion-mnist"))
+    assert small.options == large.options
+    assert (small.rounds, large.rounds, small.options["depth"]) == (40, 500, 4)
+
+
+def test_one_rule_chooses_a_clients_model_in_every_preset() -> None:
+    for data, method, kind in itertools.product(NAMES, methods.registry(), ("tuned", "paper")):
+        assert api.configure({"data": data, "method": method, "preset": kind}).select == "accuracy"
+
+
+def test_a_preset_is_known_and_its_name_changes_no_number() -> None:
+    with pytest.raises(UserError, match=r"^preset is 'best': expected one of tuned, paper$"):
+        api.configure({"preset": "best"})
+    paper = api.configure({"preset": "paper", "data": "cifar10", "method": "fedavg"})
+    assert paper.hash() == api.configure(flat(paper) | {"preset": "tuned"}).hash()
 
 
 def test_configure_leaves_nothing_open() -> None:

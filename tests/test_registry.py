@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from conftest import on_task
 from pa3dfl import methods
 from pa3dfl.capacity import width_of
 from pa3dfl.cost import cost
@@ -82,7 +83,7 @@ def test_training_changes_neither_server_nor_private_state(method: Method, make_
     server, private = wire(played.servers[-1]), {i: wire(t) for i, t in played.private.items()}
     before = wire(server), {i: wire(t) for i, t in private.items()}
     Sequential().train(Round(method, task, server, private, task.clients, 3))
-    Sequential().evaluate(Round(method, task, server, private, task.clients, 3), "accuracy")
+    Sequential().evaluate(Round(method, task, server, private, task.clients, 3), ["adapted"])
     assert same(server, before[0])
     assert all(same(private[i], before[1][i]) for i in private)
 
@@ -110,3 +111,18 @@ def test_cost_counts_what_goes_over_the_wire(method: Method, make_task: Make) ->
 
 def same(a: Tree, b: Tree) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_the_server_is_extended_to_widths_that_come_later(method: Method, make_task: Make) -> None:
+    """As if the widths of all had been known from the start; and nothing changes where they were."""
+    early, late = make_task(method, setting="list:1,1/4,1/4,1/4"), make_task(method, setting="list:1,1/4,9/64,1/4")
+    if early.clients[0].width != 1:  # one width for all, which nobody may change
+        return
+    extended = method.extend(late, on_task(early, method.init_server(early)))
+    expected = on_task(late, method.init_server(late))
+    # A width that a free seat had counted with may stay.
+    assert expected.keys() <= extended.keys()
+    assert all(torch.equal(v, extended[k]) for k, v in expected.items())
+    same = method.extend(late, wire(expected))
+    assert same.keys() == expected.keys()
+    assert all(torch.equal(v, same[k]) for k, v in expected.items())

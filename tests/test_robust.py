@@ -59,10 +59,11 @@ def test_one_of_four_pulls_less(name: str, rule: str, make_task: Make) -> None:
     method = find(name)()
     task = make_task(method, setting="ideal", p_min="1/16")
     start = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
-    downs = method.download(task, start, task.clients, 1)
 
     def after(rule: str, lie: float) -> Tree:
-        updates = Sequential().train(Round(method, task, start, {}, task.clients, 1))
+        work = Round(method, task, start, {}, task.clients, 1, sent={})
+        updates = Sequential().train(work)
+        downs = [work.sent[c.id] for c in task.clients]
         for k, v in updates[0].tree.items():
             v.copy_(downs[0][k] + lie * (v - downs[0][k]))
         return method.aggregate(task, {k: v.clone() for k, v in start.items()}, robust(rule, downs, updates), 1)

@@ -103,11 +103,11 @@ def test_every_client_holds_on_the_wire_what_is_counted(name: str, make_task: Ma
     task = make_task(method, setting="list:1,1/4,9/256,1/256", precision="fp32")
     server = method.init_server(task)
     private = {c.id: method.init_client(task, c) for c in task.clients}
-    updates = Sequential().train(Round(method, task, server, private, task.clients, 1))
-    for client, update in zip(task.clients, updates, strict=True):
+    work = Round(method, task, server, private, task.clients, 1, sent={})
+    for client, update in zip(task.clients, Sequential().train(work), strict=True):
         if name != "pfedgate":  # masks a model of full width
             assert client.width**2 <= client.r
-        counted = held(method, task, server, client)
+        counted = held(method, task, client, work.sent[client.id])
         assert counted == held_at(method, task.model, task.p_min, client.width)
         if name not in ("local-only", "lg-fedavg", "pfedgate", "pfedhn"):  # these keep layers or a gate to themselves
             assert 4 * counted == update.bytes_down

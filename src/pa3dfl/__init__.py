@@ -1,7 +1,24 @@
 """Pa3dFL: personal models for devices that differ in both data and capacity."""
 
-from pa3dfl.api import resume, run
-from pa3dfl.config import Config
-from pa3dfl.errors import UserError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pa3dfl.api import resume, run
+    from pa3dfl.config import Config
+    from pa3dfl.errors import UserError
 
 __all__ = ["Config", "UserError", "resume", "run"]
+
+_MODULES = {"Config": "config", "UserError": "errors", "resume": "api", "run": "api"}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when they are first used: most of them need PyTorch, which takes seconds."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from pa3dfl.engines import Engine, engine_of
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Federation, Plan, State
 from pa3dfl.methods import Method
+from pa3dfl.names import version
 from pa3dfl.progress import duration
 from pa3dfl.report import learning_curve, read_run
 from pa3dfl.results import RunDirectory, averages
@@ -114,6 +114,7 @@ def federation_of(config: Config, method: Method, task: Task, engine: Engine, di
         config.checkpoint_every,
         config.eval_clients,
         config.robust,
+        config.tested,
     )
     return Federation(method, task, engine, plan, directory, f"{method.name} on {Path(config.data).name}")
 
@@ -130,7 +131,11 @@ def make_engine(config: Config, task: Task) -> Engine:
 
 def finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:
     """Write what a finished run leaves behind; returns its summary."""
-    best = averages(state.best)
+    best = averages(state.best.scores)
+    names = ("test_accuracy", "val_accuracy", "worst_decile_accuracy")
+    by_rule = {
+        rule: {k: averages(b.scores)[k] for k in names} | {"best_round": b.round} for rule, b in state.bests.items()
+    }
     summary = {
         "method": config.method,
         "data": config.data,
@@ -138,10 +143,10 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         "model": config.model,
         "seed": config.seed,
         "rounds": state.round,
-        "best_round": state.best_round,
-        "test_accuracy": best["test_accuracy"],
-        "val_accuracy": best["val_accuracy"],
-        "worst_decile_accuracy": best["worst_decile_accuracy"],
+        "best_round": state.best.round,
+        "tested": config.tested,
+        **{k: best[k] for k in names},
+        "rules": by_rule,
         "stopped_early": state.stopped,
         "rejected_updates": state.rejected,
         "seconds": state.seconds,
@@ -155,18 +160,11 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
     federation.directory.write_summary(summary)
     learning_curve([read_run(federation.directory.path)], federation.directory.path / "learning_curve.png")
     print(
-        f"{federation.label}: {100 * best['test_accuracy']:.1f}% mean test accuracy at round {state.best_round} "
-        f"of {state.round}, {duration(state.seconds)}, in {federation.directory.path}",
+        f"{federation.label}: {100 * best['test_accuracy']:.1f}% mean test accuracy ({config.tested}) "
+        f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}",
         file=sys.stderr,
     )
     return summary
-
-
-def version() -> str:
-    try:
-        return metadata.version("pa3dfl")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "source"
 
 
 def _given(config: Config | None) -> dict[str, Any]:

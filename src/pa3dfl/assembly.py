@@ -55,7 +55,7 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     if augment and (arrays.x.ndim != 4 or arrays.x.dtype.kind != "u"):
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
     p_min = config.narrowest()
-    model = make_model(known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min)
+    model = make_model(known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min, config.init)
     data = federate(arrays, config.data, splits, augment, device, layout_of(config, device))
     n = len(splits)
     r = capacities(config.setting, n, config.seed)
@@ -112,9 +112,14 @@ def owners(config: Config, arrays: Arrays) -> tuple[str, list[np.ndarray]]:
 
 
 def make_model(
-    name: str, method: Method | type[Method], input_shape: tuple[int, ...], classes: int, p_min: Fraction
+    name: str,
+    method: Method | type[Method],
+    input_shape: tuple[int, ...],
+    classes: int,
+    p_min: Fraction,
+    init: str = "he",
 ) -> Model:
-    model = Model(factory_of(name), name, input_shape, classes, method.full_features)
+    model = Model(factory_of(name), name, input_shape, classes, method.full_features, init)
     model.check(p_min)
     return model
 

@@ -11,7 +11,6 @@ from fractions import Fraction
 from pathlib import Path
 
 from pa3dfl.errors import UserError
-from pa3dfl.rng import numpy_generator
 
 STEP = Fraction(1, 16)
 RULES = ("width", "strict")
@@ -76,6 +75,8 @@ def capacities(setting: str, clients: int, seed: int) -> list[Fraction]:
 
 
 def _shuffled(values: list[Fraction], seed: int) -> list[Fraction]:
+    from pa3dfl.rng import numpy_generator  # needs PyTorch, which --help must not wait for
+
     order = numpy_generator(seed, "capacity").permutation(len(values))
     return [values[i] for i in order]
 

@@ -9,14 +9,15 @@ from pa3dfl.config import Config, read_yaml
 from pa3dfl.errors import UserError
 from pa3dfl.results import RunDirectory
 
-# All twelve methods in a quarter of an hour on two cores: the demo's federation.
+# The demo's federation: clients differ in capacity and in what they own.
 QUICK = {
-    "data": "fashion-mnist-10k", "clients": 40, "per_round": 8, "rounds": 24, "epochs": 2, "eval_every": 8,
-    "patience": 1, "methods": {"pa3dfl": {"hidden": 16}},
+    "data": "fashion-mnist-10k", "partition": "classes", "classes_per_client": 3, "clients": 40, "per_round": 8,
+    "rounds": 24, "epochs": 2, "eval_every": 8, "patience": 1, "methods": {"pa3dfl": {"hidden": 16}},
 }  # fmt: skip
 
 TERMS = (
-    "rounds", "per_round", "epochs", "batch", "lr", "lr_decay", "clip_norm", "weight_decay", "augment", "capacity_rule",
+    "preset", "rounds", "per_round", "epochs", "batch", "init", "lr", "lr_decay", "clip_norm", "weight_decay",
+    "augment", "capacity_rule", "tested",
 )  # fmt: skip
 
 

@@ -18,16 +18,20 @@ from typing import Any
 import yaml
 
 from pa3dfl.capacity import RULES, default_p_min, parse_ratio
-from pa3dfl.data import KINDS, NAMES
 from pa3dfl.errors import UserError
+from pa3dfl.names import DATA, PARTITIONS
 
 
 def _field(default: Any, help: str, group: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"help": help, "group": group, "choices": choices})
 
 
+RULES_OF_TESTING = ("adapted", "received", "kept")
 WHAT, WHO, HOW, TEST, WHERE = "what", "federation", "local training", "evaluation", "where and how it runs"
 
+
+INITS = ("he", "pytorch")
+PRESETS = ("tuned", "paper")
 
 _LEAST = {
     "per_round": 1, "epochs": 1, "batch": 1, "eval_every": 1, "checkpoint_every": 1, "classes_per_client": 1,
@@ -40,10 +44,12 @@ class Config:
     """A run. Fields left at None take the value that suits the data, see the folder `presets`."""
 
     method: str = _field("pa3dfl", "method, see `pa3dfl methods`; or package.module:Class", WHAT)
-    data: str = _field("fashion-mnist-10k", f"{', '.join(NAMES)}, or a file.npz with x, y and perhaps client", WHAT)
+    data: str = _field("fashion-mnist-10k", f"{', '.join(DATA)}, or a file.npz with x, y and perhaps client", WHAT)
     model: str | None = _field(None, "cnn-fashion, cnn-cifar100, resnet18-gn, or package.module:factory", WHAT)
     seed: int = _field(0, "every random draw follows from it", WHAT)
+    init: str = _field("he", "how weights start in every network and method", WHAT, INITS)
     rounds: int | None = _field(None, "communication rounds", WHAT)
+    preset: str = _field("tuned", "where values come from that are not given", WHAT, PRESETS)
 
     setting: str = _field(
         "hetero", "capacities: ideal, hetero, levels:1,1/4,…, list:1,0.5,… or a file.csv (client, r)", WHO
@@ -55,7 +61,7 @@ class Config:
     robust: str = _field(
         "mean", "what liars are met with: see docs/deploy.md", WHO, ("mean", "median", "trimmed", "clip")
     )
-    partition: str | None = _field(None, "who owns which rows", WHO, KINDS)
+    partition: str | None = _field(None, "who owns which rows", WHO, PARTITIONS)
     dirichlet_alpha: float | None = _field(None, "α of Dirichlet(α·p*): small is more skewed", WHO)
     classes_per_client: int | None = _field(None, "classes of each client in partition 'classes'", WHO)
 
@@ -67,6 +73,13 @@ class Config:
     clip_norm: float = _field(10.0, "largest norm of a gradient; 0 for no limit", HOW)
     augment: bool | None = _field(None, "random crop and flip of images", HOW)
 
+    tested: str = _field(
+        "adapted",
+        "which model of a client is its score. adapted: what it receives, after one more local training; received: "
+        "without that; kept: what its last participation left",
+        TEST,
+        RULES_OF_TESTING,
+    )
     eval_every: int = _field(10, "rounds between evaluations of all clients", TEST)
     eval_clients: int = _field(0, "how many are evaluated, the same ones every time; 0 for all", TEST)
     patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)
@@ -123,7 +136,8 @@ class Config:
 
     def hash(self) -> str:
         """Equal for runs that must give equal numbers."""
-        irrelevant = {"out", "data_dir", "checkpoint_every", "timeout"}
+        # A preset only gives values to other fields.
+        irrelevant = {"preset", "out", "data_dir", "checkpoint_every", "timeout"}
         relevant = {k: v for k, v in dataclasses.asdict(self).items() if k not in irrelevant}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -143,7 +157,7 @@ def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Fi
     data = given.get("data", Config.data)
     setting = str(given.get("setting", Config.setting))
     method = str(given.get("method", Config.method))
-    chosen = preset(str(data), method, setting)
+    chosen = preset(str(data), method, setting, str(given.get("preset", Config.preset)))
     values = {k: v for k, v in chosen.items() if k in known} | of_method(by_method, method, setting) | given
     for k in values:
         if k not in known:
@@ -155,13 +169,15 @@ def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Fi
     return Config(**{k: v for k, v in checked.items() if k in own}, options=options)
 
 
-def preset(data: str, method: str, setting: str) -> dict[str, Any]:
+def preset(data: str, method: str, setting: str, kind: str = "tuned") -> dict[str, Any]:
     """What suits any data, then this data set, then this method on it, then this setting."""
-    own = _preset_file(data) if data in NAMES else {}
-    base = _preset_file(own.pop("like")) if "like" in own else {}
-    own["methods"] = base.get("methods", {}) | own.get("methods", {})
-    values = {**_preset_file("default"), **base, **own}
-    return values | of_method(values.pop("methods", {}), method, setting)
+    default = _preset_file("default")
+    if data not in DATA:
+        return default
+    own = _preset_file(data)
+    like = own.pop("like", data)
+    by_method = _preset_file(f"{kind}/{like}") | _preset_file(f"{kind}/{data}")
+    return default | _preset_file(like) | own | of_method(by_method, method, setting)
 
 
 def of_method(by_method: Any, method: str, setting: str) -> dict[str, Any]:
@@ -174,7 +190,8 @@ def of_method(by_method: Any, method: str, setting: str) -> dict[str, Any]:
 
 
 def _preset_file(name: str) -> dict[str, Any]:
-    return yaml.safe_load((resources.files("pa3dfl") / "presets" / f"{name}.yaml").read_text()) or {}
+    file = resources.files("pa3dfl") / "presets" / f"{name}.yaml"
+    return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
 
 
 def coerce(name: str, value: Any, kind: Any) -> Any:

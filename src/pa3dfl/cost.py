@@ -21,7 +21,7 @@ from pa3dfl.models import Model
 from pa3dfl.rng import generator
 from pa3dfl.sizes import blank_task, full_size, held
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, count, nbytes
+from pa3dfl.tree import Tree, count, nbytes, on_meta
 
 META = torch.device("meta")
 COLUMNS = (
@@ -68,7 +68,7 @@ def _record(
         [down] = method.download(task, server, [client], 1)
         theta, fixed = method.begin(task, client, down, private)
         upload, _ = method.finish(task, width, theta, fixed)
-        holds = held(method, task, server, client)
+        holds = held(method, task, client, down)
     encoder = {k: v for k, v in theta.items() if not method.is_head(task, k)}
     record = {
         "method": method.name,
@@ -78,9 +78,7 @@ def _record(
         "r": float(width**2),
         "share": holds / full_size(model),
         "batch": batch,
-        **_multiply_adds(
-            method, blank_task(model, p_min, client, device=META), width, _on_meta(theta), _on_meta(fixed)
-        ),
+        **_multiply_adds(method, blank_task(model, p_min, client, device=META), width, on_meta(theta), on_meta(fixed)),
         "encoder_parameters": count(encoder),
         "encoder_bytes": nbytes(encoder),
         "parameters": count(theta),
@@ -121,10 +119,6 @@ def count_of(run: Callable[[], Tensor]) -> int:
         run()
     # The counter follows the convention of two operations for each multiply-add.
     return int(counter.get_total_flops()) // 2
-
-
-def _on_meta(tree: Tree) -> Tree:
-    return {k: torch.empty(v.shape, dtype=v.dtype, device=META) for k, v in tree.items()}
 
 
 def _filled(shapes: Tree, device: torch.device) -> Tree:

@@ -50,11 +50,6 @@ class LayerPlan:
         t, s = (weight[0], weight[1]) if weight else (self.outputs, self.inputs)
         return (t // self.R1, self.R2, s)
 
-    @property
-    def v_std(self) -> float:
-        """He's rule for the recovered weight: θ_u has variance 1/R2, so θ_v carries 2/(k²S)."""
-        return math.sqrt(2 / (self.taps * self.inputs))
-
 
 @dataclass(frozen=True)
 class Layout:

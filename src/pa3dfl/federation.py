@@ -2,24 +2,24 @@
 
 import contextlib
 import time
-from collections.abc import MutableMapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
-from pa3dfl.checkpoint import Store
-from pa3dfl.engines import Engine, Round, Score
-from pa3dfl.errors import UserError
+from pa3dfl.checkpoint import Saved, Store
+from pa3dfl.engines import Engine, Round
+from pa3dfl.errors import Interrupted, UserError
 from pa3dfl.guard import Guard
 from pa3dfl.interrupts import deferred_interrupt, sigterm_as_interrupt
-from pa3dfl.methods import Method, Update
+from pa3dfl.methods import Method, Score, Update
 from pa3dfl.private import Private, rooms
 from pa3dfl.progress import Meter
 from pa3dfl.results import RunDirectory, averages
 from pa3dfl.rng import numpy_generator
 from pa3dfl.robust import robust
-from pa3dfl.sizes import shares
+from pa3dfl.sizes import share
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes
 
@@ -36,12 +36,31 @@ class Plan:
     checkpoint_every: int
     eval_clients: int = 0
     robust: str = "mean"
+    tested: str = "adapted"
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules of testing by which an evaluation tests: all that need no training, and the one that scores."""
+        return ["received", *(["adapted"] if self.tested == "adapted" else [])]
 
     def evaluates(self, rnd: int) -> bool:
         return rnd % self.eval_every == 0 or rnd == self.rounds
 
+    def next_evaluation(self, rnd: int) -> int:
+        """The first evaluated round from `rnd` on."""
+        return min(self.rounds, -(-rnd // self.eval_every) * self.eval_every)
+
     def evaluations(self, until: int) -> int:
         return sum(self.evaluates(r) for r in range(1, until + 1))
+
+
+@dataclass
+class Best:
+    """The best evaluation so far by one rule of testing."""
+
+    round: int = 0
+    val: float = -1.0
+    scores: list[Score] = field(default_factory=list)
 
 
 @dataclass
@@ -51,27 +70,35 @@ class State:
     round: int
     server: Tree
     private: MutableMapping[int, Tree]
-    best_round: int = 0
-    best_val: float = -1.0
-    best: list[Score] = field(default_factory=list)
+    tested: str
+    """The rule whose scores count."""
+    bests: dict[str, Best] = field(default_factory=dict)
+    kept: dict[int, Score] = field(default_factory=dict)
+    """Of the model that a client's last participation left."""
     seconds: float = 0.0
     rejected: int = 0
     record: dict[str, Any] | None = None
     stopped: bool = False
 
+    @property
+    def best(self) -> Best:
+        return self.bests.get(self.tested, Best())
+
     def facts(self) -> dict[str, Any]:
-        """What is not a tensor."""
-        tensors = ("round", "server", "private", "best")
-        facts = {k: v for k, v in self.__dict__.items() if k not in tensors}
-        return facts | {"best": [asdict(s) for s in self.best]}
+        """What is not a tensor, for JSON."""
+        apart = ("round", "server", "private", "tested", "bests", "kept")
+        facts = {k: v for k, v in self.__dict__.items() if k not in apart}
+        bests = {rule: asdict(best) for rule, best in self.bests.items()}
+        return facts | {"bests": bests, "kept": [asdict(s) for s in self.kept.values()]}
 
-
-class Interrupted(Exception):
-    """The person or the system asked to stop; `round` is the last one kept."""
-
-    def __init__(self, rnd: int, path: Path) -> None:
-        super().__init__(rnd, path)
-        self.round, self.path = rnd, path
+    @classmethod
+    def of(cls, saved: Saved, tested: str) -> "State":
+        facts = dict(saved.facts)
+        bests = {
+            k: Best(b["round"], b["val"], [Score(**s) for s in b["scores"]]) for k, b in facts.pop("bests").items()
+        }
+        kept = {s["client"]: Score(**s) for s in facts.pop("kept")}
+        return cls(saved.round, saved.server, saved.private, tested, bests, kept, **facts)
 
 
 class Federation:
@@ -82,25 +109,36 @@ class Federation:
         self.directory, self.label = directory, label
         self.store = Store(directory.checkpoints)
         self.guard = Guard(method, task)
+        self.joined = False
+        """Whether clients have joined, or changed their width, since the server's state was made."""
         self._unsaved: set[int] = set()
         self._saved_round = 0
+        self._shapes: dict[Fraction, Tree] = {}
         self._shares: dict[Fraction, float] = {}
 
     def start(self) -> State:
         server = self.method.init_server(self.task)
         self.directory.rewind(None)
-        return State(0, {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}, self._private())
+        server = {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}
+        return State(0, server, self._private(), self.plan.tested)
 
     def restore(self) -> State:
         """The last committed state, or a fresh one if the run never got that far."""
         saved = self.store.load(self.task.device, self._private())
         if saved is None:
             return self.start()
-        facts = saved.facts
-        facts["best"] = [Score(**s) for s in facts["best"]]
-        state = State(saved.round, saved.server, saved.private, **facts)
+        try:
+            state = State.of(saved, self.plan.tested)
+        except (KeyError, TypeError):
+            raise UserError(
+                f"{self.directory.path} was begun by another version of pa3dfl, whose checkpoints have another form: "
+                "go on with that version, or start the run anew"
+            ) from None
         self.directory.rewind(state.record)
-        if state.best:
+        self.joined = True  # perhaps after this state was kept
+        if state.best.scores:
+            one_each = {c.width: c for c in (self.task.clients[s.client] for s in state.best.scores)}
+            self.work(state, list(one_each.values()), state.round).download(list(one_each.values()))
             self.write_clients(state)
         self._saved_round = state.round
         return state
@@ -127,13 +165,14 @@ class Federation:
         rnd, method, task = state.round + 1, self.method, self.task
         started = time.monotonic()
         cohort = self.sample(rnd)
-        updates = self.engine.train(Round(method, task, state.server, state.private, cohort, rnd), meter.tick)
+        sent: dict[int, Tree] | None = None if self.plan.robust == "mean" else {}
+        updates = self.engine.train(self.work(state, cohort, rnd, self.last_seen(cohort, rnd), sent), meter.tick)
         if not updates:
             raise UserError(f"round {rnd}: none of {len(cohort)} clients answered; {self._saved_round} rounds are kept")
         # From here on the state changes, in part in place: an interrupt waits until it is consistent again.
         with deferred_interrupt():
-            good, bad = self.guard.sift(state.server, updates)
-            self.engine.tell(bad, state.best_round)
+            good, bad = self.guard.sift(updates, self._shapes)
+            self.engine.tell(bad, state.best.round)
             record: dict[str, Any] = {
                 "round": rnd,
                 "train_loss": mean_loss(good or updates),
@@ -146,21 +185,22 @@ class Federation:
             }
             if good:
                 kept = {u.client.id: u.private for u in good if u.private}
-                if self.plan.robust != "mean":
-                    by_id = dict(
-                        zip([c.id for c in cohort], method.download(task, state.server, cohort, rnd), strict=True)
-                    )
-                    good = robust(self.plan.robust, [by_id[u.client.id] for u in good], good)
+                trained, own = {u.client.id for u in good}, {u.client.id: u.score for u in good if u.score}
+                if sent is not None:
+                    good = robust(self.plan.robust, [sent[u.client.id] for u in good], good)
                 state.server = method.aggregate(task, state.server, good, rnd)
                 state.private.update(kept)
+                state.kept = {i: s for i, s in state.kept.items() if i not in trained} | own
                 self._unsaved |= kept.keys()
-            del updates, good
+            del updates, good, sent
             state.rejected += len(bad)
             state.round = rnd
         if self.plan.evaluates(rnd):
-            scores = self.evaluate(state, meter)
-            self.judge(state, scores)
+            by_rule = self.evaluate(state, meter)
+            self.judge(state, by_rule)
+            scores = by_rule[self.plan.tested]
             record |= averages(scores) | {"untested": absent(self.members(), {s.client for s in scores})}
+            record["rules"] = {rule: averages(each) for rule, each in by_rule.items()}
         with deferred_interrupt():
             record["seconds"] = time.monotonic() - started
             state.seconds += record["seconds"]
@@ -171,28 +211,49 @@ class Federation:
         accuracy = f"  accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
         meter.say(f"round {rnd}/{self.plan.rounds}  loss {record['train_loss']:.3f}{accuracy}")
 
+    def work(
+        self, state: State, clients: Sequence[Client], rnd: int, scored: Collection[int] = (),
+        sent: dict[int, Tree] | None = None,
+    ) -> Round:  # fmt: skip
+        if self.joined:
+            state.server, self.joined = self.method.extend(self.task, state.server), False
+        return Round(
+            self.method, self.task, state.server, state.private, clients, rnd, self.plan.select, scored, self._shapes,
+            sent,
+        )  # fmt: skip
+
     def sample(self, rnd: int) -> list[Client]:
         """Uniformly without replacement, in the order of their ids."""
         clients = self.members()
-        rng = numpy_generator(self.task.seed, "sample", rnd)
-        chosen = rng.choice(len(clients), min(self.plan.per_round, len(clients)), replace=False)
-        return [clients[i] for i in sorted(chosen)]
+        return [clients[i] for i in places(self.task.seed, rnd, len(clients), self.plan.per_round)]
 
     def members(self) -> list[Client]:
         """Those who have data; where clients are other machines, a seat may still be free."""
         return [c for c in self.task.clients if c.n]
 
-    def evaluate(self, state: State, meter: Meter) -> list[Score]:
-        clients, select = self.tested(), self.plan.select
-        scores = self.engine.evaluate(
-            Round(self.method, self.task, state.server, state.private, clients, state.round), select, meter.tick
-        )
+    def last_seen(self, cohort: list[Client], rnd: int) -> set[int]:
+        """Those of a cohort whom the next evaluation finds as this round leaves them."""
+        found = {c.id for c in cohort} & {c.id for c in self.tested()}
+        if self.engine.may_lose_clients:  # who is sampled later may not answer then
+            return found
+        members = self.members()
+        for later in range(rnd + 1, self.plan.next_evaluation(rnd) + 1):
+            found -= {members[i].id for i in places(self.task.seed, later, len(members), self.plan.per_round)}
+        return found
+
+    def evaluate(self, state: State, meter: Meter) -> dict[str, list[Score]]:
+        """Scores by rule of testing, each in the order of clients."""
+        clients = self.tested()
+        scores = self.engine.evaluate(self.work(state, clients, state.round), self.plan.rules, meter.tick)
         if not scores:
             raise UserError(
                 f"test after round {state.round}: none of {len(clients)} clients answered; "
                 f"{self._saved_round} rounds are kept"
             )
-        return scores
+        by_rule = {rule: [s for s in scores if s.rule == rule] for rule in self.plan.rules}
+        # Who never took part holds nothing but what it would receive.
+        by_rule["kept"] = [state.kept.get(s.client, replace(s, rule="kept")) for s in by_rule["received"]]
+        return by_rule
 
     def tested(self) -> list[Client]:
         """All members, or a sample that stays the same, so that evaluations can be compared."""
@@ -202,28 +263,42 @@ class Federation:
         chosen = numpy_generator(self.task.seed, "evaluate").choice(len(clients), n, replace=False)
         return [clients[i] for i in sorted(chosen)]
 
-    def judge(self, state: State, scores: list[Score]) -> None:
-        """Keep the best evaluation so far, and stop when there was none for too long."""
-        if self.method.best_round_per_client and state.best:
-            before = {s.client: s for s in state.best}
-            now = {s.client: max(before.get(s.client, s), s, key=lambda s: s.val_accuracy) for s in scores}
-            scores = [s for _, s in sorted((before | now).items())]
-        val = averages(scores)["val_accuracy"]
-        if val > state.best_val:
-            state.best_val, state.best_round, state.best = val, state.round, scores
-            self.write_clients(state)
-        elif state.round - state.best_round > self.plan.patience * self.plan.rounds:
+    def judge(self, state: State, by_rule: dict[str, list[Score]]) -> None:
+        """Keep the best evaluation so far by each rule, and stop when there was none for too long by the one that
+        scores.
+        """
+        for rule, scores in by_rule.items():
+            best = state.bests.setdefault(rule, Best())
+            if self.method.best_round_per_client and best.scores:
+                before = {s.client: s for s in best.scores}
+                now = {s.client: max(before.get(s.client, s), s, key=lambda s: s.val_accuracy) for s in scores}
+                scores = [s for _, s in sorted((before | now).items())]
+            val = averages(scores)["val_accuracy"]
+            if val > best.val:
+                state.bests[rule] = Best(state.round, val, scores)
+        if state.round - state.best.round > self.plan.patience * self.plan.rounds:
             state.stopped = True
+        self.write_clients(state)
 
     def write_clients(self, state: State) -> None:
-        self._shares = self._shares or shares(self.method, self.task, state.server)
-        self.directory.write_clients(self.task, state.best, self._shares)
+        for client in (self.task.clients[s.client] for s in state.best.scores):
+            if client.width not in self._shares:
+                self._shares[client.width] = share(self.method, self.task, client, self._shapes[client.width])
+        by_rule = {rule: best.scores for rule, best in state.bests.items()}
+        self.directory.write_clients(self.task, self.plan.tested, by_rule, self._shares)
 
     def save(self, state: State) -> None:
         if state.round == self._saved_round:
             return
         self.store.save(state.round, state.server, state.private, self._unsaved, state.facts())
         self._saved_round, self._unsaved = state.round, set()
+
+
+@lru_cache(maxsize=1024)
+def places(seed: int, rnd: int, n: int, per_round: int) -> tuple[int, ...]:
+    """Which of n clients a round samples."""
+    chosen = numpy_generator(seed, "sample", rnd).choice(n, min(per_round, n), replace=False)
+    return tuple(sorted(chosen.tolist()))
 
 
 def mean_loss(updates: list[Update]) -> float:

@@ -64,12 +64,26 @@ def points(grid: Grid, fields: Fields) -> list[Point]:
     return [dict(itertools.chain(*parts)) for parts in itertools.product(*axes)]
 
 
-def sample(choices: list[Point], n: int | None, seed: int) -> list[Point]:
-    """`n` of them, in grid order; all where that is fewer."""
-    if n is None or n >= len(choices):
+def sample(method: str, choices: list[Point], n: int | None, seed: int) -> list[Point]:
+    """`n` of them, in grid order; all if no number is asked for.
+
+    A grid of fewer points is filled up with further step sizes, evenly spaced on a logarithmic scale between its
+    smallest and its largest, each at a point drawn from the grid: every method then has the same number of trials.
+    """
+    if n is None:
         return choices
-    chosen = numpy_generator(seed, "trials").choice(len(choices), n, replace=False)
-    return [choices[i] for i in sorted(chosen)]
+    draw, more = numpy_generator(seed, "trials"), n - len(choices)
+    if more <= 0:
+        return [choices[i] for i in sorted(draw.choice(len(choices), n, replace=False))]
+    rates = sorted({p["lr"] for p in choices if "lr" in p})
+    if len(rates) < 2:
+        raise UserError(
+            f"trials is {n}: the grid of {method} has {len(choices)} settings and no range of lr to draw more from; "
+            f"give it more values with --grid, or ask for at most {len(choices)}"
+        )
+    steps = [rates[0] * (rates[-1] / rates[0]) ** ((i + 0.5) / more) for i in range(more)]
+    others = [choices[i] for i in draw.integers(len(choices), size=more)]
+    return choices + [p | {"lr": float(f"{lr:.4g}")} for p, lr in zip(others, steps, strict=True)]
 
 
 def _axis(names: tuple[str, ...], values: list[str], fields: Fields) -> list[list[tuple[str, Any]]]:

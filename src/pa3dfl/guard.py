@@ -5,13 +5,14 @@ It checks form, not intent: whoever keeps to the format and the bounds can still
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
 
 from pa3dfl.methods import Method, Update
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.tree import Tree, zeros
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -30,23 +31,24 @@ class Guard:
 
     def __init__(self, method: Method, task: Task) -> None:
         self.method, self.task = method, task
-        self._specs: dict[Any, Spec] = {}
+        self._specs: dict[Fraction, Spec] = {}
 
-    def spec(self, server: Tree, client: Client) -> Spec:
+    def spec(self, client: Client, shapes: Mapping[Fraction, Tree]) -> Spec:
+        """Of a client's upload, given what a client of each width is sent; only the shapes count."""
         if client.width not in self._specs:
             method, task = self.method, self.task
-            [down] = method.download(task, server, [client], 1)
+            down = zeros(shapes[client.width], task.device)
             start, fixed = method.begin(task, client, down, method.init_client(task, client))
             upload, _ = method.finish(task, client.width, start, fixed)
             self._specs[client.width] = {k: (tuple(v.shape), task.dtype) for k, v in upload.items()}
         return self._specs[client.width]
 
-    def sift(self, server: Tree, updates: list[Update]) -> tuple[list[Update], list[Rejected]]:
+    def sift(self, updates: list[Update], shapes: Mapping[Fraction, Tree]) -> tuple[list[Update], list[Rejected]]:
         """Updates fit for aggregation, sorted by client, and the others with a reason each."""
         good: list[Update] = []
         bad: list[Rejected] = []
         for update in sorted(updates, key=lambda u: u.client.id):
-            reason = update.refused or objection(update.tree, self.spec(server, update.client))
+            reason = update.refused or objection(update.tree, self.spec(update.client, shapes))
             if reason is None and not 0 < update.n <= update.client.n:
                 reason = f"claims {update.n} training rows, declared {update.client.n}"
             if reason is None and good and good[-1].client.id == update.client.id:

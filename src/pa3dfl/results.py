@@ -12,11 +12,13 @@ from typing import Any
 
 import yaml
 
+from pa3dfl.config import RULES_OF_TESTING
 from pa3dfl.disk import errors_name, write_atomically
-from pa3dfl.engines import Score
+from pa3dfl.methods import Score
 from pa3dfl.task import Task
 
-COLUMNS = ("client", "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy", "alpha")
+COLUMNS = ("client", "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy", "alpha",
+           *RULES_OF_TESTING)  # fmt: skip
 
 
 def worst_decile(accuracies: list[float]) -> float:
@@ -84,16 +86,19 @@ class RunDirectory:
             kept.append(json.dumps(last))
         write_atomically(self.rounds, "".join(line + "\n" for line in kept).encode())
 
-    def write_clients(self, task: Task, scores: list[Score], shares: Mapping[Fraction, float]) -> None:
-        """`share` is the size of a client's model over that of the full plain one."""
+    def write_clients(
+        self, task: Task, tested: str, by_rule: Mapping[str, list[Score]], shares: Mapping[Fraction, float]
+    ) -> None:
+        """Every client's score, and its test accuracy by each rule; `share` is its model's size over the full one's."""
+        others = {rule: {s.client: s.test_accuracy for s in scores} for rule, scores in by_rule.items()}
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
-        for s in scores:
+        for s in by_rule[tested]:
             c, sizes = task.clients[s.client], task.data.sizes(s.client)
-            rows.writerow(
-                [c.id, float(c.r), c.width, shares[c.width], *sizes, s.val_accuracy, s.test_accuracy, s.alpha]
-            )
+            accuracies = [others.get(rule, {}).get(c.id, "") for rule in RULES_OF_TESTING]
+            score = [s.val_accuracy, s.test_accuracy, s.alpha]
+            rows.writerow([c.id, float(c.r), c.width, shares[c.width], *sizes, *score, *accuracies])
         write_atomically(self.path / "clients.csv", text.getvalue().encode())
 
     def write_summary(self, values: dict[str, Any]) -> None:

@@ -18,15 +18,14 @@ from pa3dfl.errors import UserError
 from pa3dfl.methods import Method
 from pa3dfl.models import Model
 from pa3dfl.task import Client, LocalTraining, Task
-from pa3dfl.tree import Tree, count
+from pa3dfl.tree import Tree, count, zeros
 
 
-def held(method: Method, task: Task, server: Tree, client: Client) -> int:
+def held(method: Method, task: Task, client: Client, down: Tree) -> int:
     """|θ_i|: what a client receives, and what it trains without ever sending it.
 
     A second copy that it makes of what it received (Ditto's) is not counted: r is about the size of a model.
     """
-    [down] = method.download(task, server, [client], 1)
     private = method.init_client(task, client)
     theta, _ = method.begin(task, client, down, private)
     return min(count(theta), count(down) + count(private))
@@ -39,10 +38,9 @@ def full_size(model: Model) -> int:
     return sum(math.prod(shape) for shape in plain.shapes(Fraction(1)).values())
 
 
-def shares(method: Method, task: Task, server: Tree) -> dict[Fraction, float]:
-    """|θ_i|/s_max by width."""
-    one_each = {c.width: c for c in task.clients}
-    return {w: held(method, task, server, c) / full_size(task.model) for w, c in one_each.items()}
+def share(method: Method, task: Task, client: Client, down: Tree) -> float:
+    """|θ_i|/s_max of a client; of what it receives, only the shapes count."""
+    return held(method, task, client, zeros(down, task.device)) / full_size(task.model)
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +51,8 @@ def held_at(method: Method, model: Model, p_min: Fraction, width: Fraction) -> i
     model.shapes(Fraction(1))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         task = blank_task(model, p_min, client)
-        return held(method, task, method.init_server(task), client)
+        [down] = method.download(task, method.init_server(task), [client], 1)
+        return held(method, task, client, down)
 
 
 def strict_widths(method: Method, model: Model, p_min: Fraction, r: Sequence[Fraction]) -> list[Fraction]:

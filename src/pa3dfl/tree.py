@@ -24,6 +24,16 @@ def wire(tree: Mapping[K, Tensor]) -> dict[K, Tensor]:
     return copy
 
 
+def on_meta(tree: Mapping[str, Tensor]) -> Tree:
+    """A tree of the same shapes and types without contents, which takes no memory."""
+    return {k: torch.empty(v.shape, dtype=v.dtype, device="meta") for k, v in tree.items()}
+
+
+def zeros(tree: Mapping[str, Tensor], device: torch.device) -> Tree:
+    """A tree of the same shapes and types, all zero."""
+    return {k: torch.zeros(v.shape, dtype=v.dtype, device=device) for k, v in tree.items()}
+
+
 def nbytes(tree: Mapping[str, Tensor]) -> int:
     return sum(v.numel() * v.element_size() for v in tree.values())
 

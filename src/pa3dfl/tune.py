@@ -17,11 +17,12 @@ from pa3dfl import api, methods
 from pa3dfl.compare import begun, complete
 from pa3dfl.config import Config, coerce, of_method
 from pa3dfl.disk import write_atomically
-from pa3dfl.errors import UserError
-from pa3dfl.federation import Interrupted
+from pa3dfl.errors import Interrupted, UserError
 from pa3dfl.grid import Fields, Grid, Point, check_names, paper_grid, points, sample, tunable
 from pa3dfl.results import RunDirectory
 
+# Results are published for these; what was tuned on one of them would be tested on what it was chosen for.
+PUBLISHED = range(10)
 COLUMNS = ("method", "options", "seed", "val_accuracy", "best_round", "seconds", "path", "reason")
 
 
@@ -35,13 +36,16 @@ def plan(
     given: Mapping[str, Any], names: Sequence[str], grid: Grid, seeds: Sequence[int], out: Path, n: int | None = None
 ) -> list[Trial]:
     """All trials in grid order, every one of them checked; an empty grid means the paper's."""
+    for seed in set(seeds) & set(PUBLISHED):
+        raise UserError(f"seed {seed} is for published results: tune on seeds from {max(PUBLISHED) + 1}, such as 1000")
     fields = {name: tunable(api.option_fields(methods.find(name))) for name in names}
     check_names(grid, list({k: None for own in fields.values() for k in own}), list(given))
     trials = []
     for name, own in fields.items():
-        settings = sample(points(grid or paper_grid(name, list(given)), own), n, seeds[0])
-        if settings == [{}]:
+        choices = points(grid or paper_grid(name, list(given)), own)
+        if choices == [{}]:
             raise UserError(f"nothing is left to tune of {name}: name its options with --grid")
+        settings = sample(name, choices, n, seeds[0])
         for point in settings:
             for seed in seeds:
                 path = out / f"{name.replace(':', '-')}-{_slug(point)}-{seed}"

@@ -45,10 +45,11 @@ def test_the_table_says_on_which_terms(words: list[str], tmp_path: Path, capsys:
     assert main(words) == 0
     out = capsys.readouterr().out
     [header] = [line.split(maxsplit=1)[1] for line in out.splitlines() if line.strip().startswith("method")]
-    assert " ".join(header.split()) == "mean ± tenth ≤ 21% ≤ 41% ≤ 60% ≤ 80% ≤ 100% a round down round time"
+    columns = "mean ± tenth ≤ 21% ≤ 41% ≤ 60% ≤ 80% ≤ 100% received kept a round down round time"
+    assert " ".join(header.split()) == columns
     assert (
-        "for all: rounds 2, per_round 3, epochs 1, batch 10, lr_decay 0.998, clip_norm 3.0, weight_decay 0.0005, "
-        "augment False, capacity_rule width\nlr: ditto 0.2, fedavg 0.05\n"
+        "for all: preset tuned, rounds 2, per_round 3, epochs 1, batch 10, init he, lr_decay 0.998, clip_norm 3.0, "
+        "weight_decay 0.0005, augment False, capacity_rule width, tested adapted\nlr: ditto 0.2, fedavg 0.05\n"
     ) in out
     ditto, fedavg = json.loads((tmp_path / "all" / "table.json").read_text())
     assert (ditto["options"], fedavg["options"]) == ({"mu": 0.5}, {})

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pa3dfl import api, cli, methods
-from pa3dfl.cli import looking
 from pa3dfl.cost import cost
 from pa3dfl.data import NAMES
 from workspace import Capture, printed
@@ -83,10 +82,10 @@ def rounded(x: float, like: str) -> str:
 
 
 @pytest.mark.parametrize("p_min", ["1/16", "1/8"])
-def test_cost_is_that_of_the_paper(p_min: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_is_that_of_the_paper(p_min: str, capsys: Capture) -> None:
     expected = [row for row in TABLE if row[1] == p_min]
-    monkeypatch.setattr(looking, "widths", lambda p: sorted({Fraction(row[2]) for row in expected}))
     flags = [f for name in dict.fromkeys(row[0] for row in expected) for f in ("--method", name)]
+    flags += [f for width in dict.fromkeys(row[2] for row in expected) for f in ("--width", width)]
     records = printed(capsys, "cost", "--model", "cnn-cifar100", "--batch", "128", "--p-min", p_min, *flags)
     found = {(r["method"], r["p_min"], r["width"]): r for r in records}
     for method, p, width, multiply_adds, mebibytes in expected:

@@ -55,12 +55,12 @@ def lines() -> list[dict[str, Any]]:
 
 
 def test_every_trial_is_kept_and_the_best_can_be_run(capsys: Capture) -> None:
-    rows = tune(capsys, "ditto", "--grid", "lr=0.01,0.2", "--grid", "mu=0.1,1", "--seeds", "0,1")
+    rows = tune(capsys, "ditto", "--grid", "lr=0.01,0.2", "--grid", "mu=0.1,1", "--seeds", "1000,1001")
     assert len(rows) == 4
     assert [r["val_accuracy"] for r in rows] == sorted((r["val_accuracy"] for r in rows), reverse=True)
     trials = lines()
     assert [(t["options"]["lr"], t["options"]["mu"], t["seed"]) for t in trials] == [
-        (lr, mu, seed) for lr in (0.01, 0.2) for mu in (0.1, 1.0) for seed in (0, 1)
+        (lr, mu, seed) for lr in (0.01, 0.2) for mu in (0.1, 1.0) for seed in (1000, 1001)
     ]
     for trial in trials:
         summary = json.loads((Path(trial["path"]) / "summary.json").read_text())
@@ -78,9 +78,9 @@ def test_every_trial_is_kept_and_the_best_can_be_run(capsys: Capture) -> None:
         assert row["deviation"] == pytest.approx(abs(both[0] - both[1]) / 2**0.5)
     best = yaml.safe_load(Path("tried/best.yaml").read_text())
     assert (best["method"], best["rounds"], best["methods"]) == ("ditto", 2, {"ditto": rows[0]["options"]})
-    assert main(["run", "tried/best.yaml", "--seed", "1", "--out", "again", "--json"]) == 0
+    assert main(["run", "tried/best.yaml", "--seed", "1001", "--out", "again", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    [same] = [t for t in trials if t["options"] == rows[0]["options"] and t["seed"] == 1]
+    [same] = [t for t in trials if t["options"] == rows[0]["options"] and t["seed"] == 1001]
     assert again["val_accuracy"] == same["val_accuracy"]
 
 
@@ -88,7 +88,7 @@ def test_validation_chooses_and_ties_go_to_the_first(capsys: Capture) -> None:
     words = ("fedavg", "--grid", "lr=0.3,0.1,0.2,0.4")
     tune(capsys, *words)
     for lr, val, test in (("0.3", 0.5, 0.9), ("0.1", 0.7, 0.1), ("0.2", 0.7, 0.8), ("0.4", 0.6, 1.0)):
-        file = Path(f"tried/fedavg-lr={lr}-0/summary.json")
+        file = Path(f"tried/fedavg-lr={lr}-1000/summary.json")
         file.write_text(json.dumps(json.loads(file.read_text()) | {"val_accuracy": val, "test_accuracy": test}))
     assert [r["options"]["lr"] for r in tune(capsys, *words)] == [0.1, 0.2, 0.4, 0.3]
     assert yaml.safe_load(Path("tried/best.yaml").read_text())["methods"] == {"fedavg": {"lr": 0.1}}
@@ -106,7 +106,7 @@ def test_what_is_done_is_not_done_again(capsys: Capture, monkeypatch: pytest.Mon
     assert len(tune(capsys, "fedavg", "--grid", "lr=0.2")) == 1
     assert [t["options"]["lr"] for t in lines()] == [0.1, 0.2, 0.3]
     assert main(["tune", "fedavg", "--grid", "lr=0.1,0.5", *TINY, "--epochs", "2"]) == 2
-    assert "fedavg-lr=0.1-0 holds a run with other options" in capsys.readouterr().err
+    assert "fedavg-lr=0.1-1000 holds a run with other options" in capsys.readouterr().err
     assert trained == [0.3]
 
 
@@ -148,7 +148,12 @@ def test_several_methods_give_one_file_for_compare(capsys: Capture) -> None:
         (["fedavg,ditto", "--grid", "mu=1"], "nothing is left to tune of fedavg"),
         (["dito", "--grid", "mu=1"], "did you mean ditto?"),
         (["ditto", "--trials", "0"], "trials is 0: expected at least 1"),
-        (["ditto", "--seeds", "0,x"], "seeds is 'x': expected a whole number"),
+        (["ditto", "--seeds", "10,x"], "seeds is 'x': expected a whole number"),
+        (["ditto", "--seeds", "1000,9"], "seed 9 is for published results: tune on seeds from 10, such as 1000"),
+        (
+            ["fedavg,ditto", "--grid", "lr=0.1", "--grid", "mu=1,2", "--trials", "2"],
+            "the grid of fedavg has 1 settings",
+        ),
         ([], "the following arguments are required: METHOD"),
     ],
 )
@@ -158,8 +163,17 @@ def test_what_cannot_be_is_said_before_anything_is_trained(words: list[str], com
     assert not Path("tried").exists()
 
 
-def test_the_number_of_trials_is_said_first(capsys: Capture) -> None:
-    assert main(["tune", "fedavg", "--grid", "lr=0.1,0.2", *TINY]) == 0
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ditto"], "4 trials: 4 settings × 1 seeds, in tried\n"),
+        (["fedavg,ditto"], "6 trials: 2 + 4 settings × 1 seeds, in tried\npa3dfl: methods have different numbers"),
+        (["fedavg,ditto", "--trials", "3"], "6 trials: 3 settings of each method × 1 seeds, in tried\n"),
+    ],
+)
+def test_the_number_of_trials_is_said_first(words: list[str], said: str, capsys: Capture) -> None:
+    assert main(["tune", *words, "--grid", "lr=0.1,0.2", "--grid", "mu=0.1,1", *TINY]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("pa3dfl: 2 trials: 2 settings × 1 seeds, in tried\n")
+    assert err.startswith("pa3dfl: " + said)
     assert out.splitlines()[-2:] == ["tried/best.yaml", "tried/trials.csv"]
+    assert len(lines()) == int(said.split()[0])

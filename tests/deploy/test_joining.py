@@ -1,5 +1,6 @@
 """Who may take part in a deployment, and what a node is told that may not."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,51 @@ def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
     assert taken[-1] == [0, 1, 2]
     assert "node-2 came later and is client 2" in machines.site.log.read_text()
     assert (machines.site.nodes / "node-2" / "model.json").exists()
+
+
+@pytest.mark.parametrize(
+    "method", ["pa3dfl", "flanc", "tailorfl", "heterofl", "fjord", "fedrolex", "lg-fedavg", "local-only"]
+)
+def test_a_node_that_comes_after_a_test_may_have_a_width_of_its_own(method: str, tmp_path: Path) -> None:
+    """It comes in the test after round 2, is tested after round 3, trains in rounds 4 and, after a restart, 5."""
+    machines = Machines(tmp_path, CAPACITIES, method=method, per_round=3, rounds=4, patience=9, **SMALL.get(method, {}))
+    late = machines.here.pop(102)
+
+    def before(node: int, order: dict[str, Any]) -> None:
+        if order["kind"] == "test":
+            machines.here[102] = late
+
+    machines.before = before
+    machines.train(wait_for=2)
+    machines.configure(rounds=5)
+    machines.train(resume=True)
+    made = records(machines.site.run)
+    assert [r["participants"] for r in made] == [[0, 1]] * 3 + [[0, 1, 2]] * 2
+    assert [r["rejected"] for r in made] == [[]] * 5
+    assert [r.get("untested") for r in made] == [None, [], None, [], []]
+    with (machines.site.run / "clients.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert [(r["client"], r["width"]) for r in rows] == [("0", "1"), ("1", "1/2"), ("2", "1/4")]
+    assert float(rows[0]["share"]) > float(rows[1]["share"]) > float(rows[2]["share"])
+
+
+def test_a_node_with_another_capacity_keeps_its_width(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", per_round=3, rounds=1)
+    machines.train()
+    machines.here[100]["capacity"] = "1/16"
+    machines.configure(rounds=2)
+    machines.train(resume=True)
+    assert "node-0 has capacity 1/16 now: in this run it keeps the width of 1" in machines.site.log.read_text()
+    assert [r["rejected"] for r in records(machines.site.run)] == [[], []]
+
+
+def test_a_late_node_with_rows_of_another_kind_stays_out(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", per_round=3)
+    with np.load("node-2.npz") as f:
+        np.savez("node-2.npz", x=f["x"].astype(np.float32), y=f["y"])
+    train_with_a_late_node(machines)
+    assert [r["participants"] for r in records(machines.site.run)] == [[0, 1]] * 3
+    assert "its rows are floats, those of the others are not" in machines.site.log.read_text()
 
 
 def test_a_late_node_that_would_narrow_everybody_stays_out(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import torch
 from graphs import recorder
 
 from pa3dfl import methods
-from pa3dfl.engines import Engine, Round, Score, engine_of, memory, program
+from pa3dfl.engines import Engine, Round, engine_of, memory, program
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
-from pa3dfl.methods import Method
+from pa3dfl.methods import Method, Score
 from pa3dfl.task import Task
 
 Make = Callable[..., Any]
@@ -33,16 +33,20 @@ def graphs_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def rounds(
     engine: Engine, method: Method, task: Task, n: int
 ) -> tuple[dict[str, torch.Tensor], list[Any], list[Score]]:
-    """The server's state, losses and bytes, and the scores after n rounds of all clients."""
+    """The server's state, losses and bytes, and the scores after n rounds of all clients, by all rules."""
     server = {k: v.to(task.device, task.dtype) for k, v in method.init_server(task).items()}
     private: dict[int, Any] = {}
     facts = []
     for rnd in range(1, n + 1):
-        updates = engine.train(Round(method, task, server, private, task.clients, rnd))
+        scored = {c.id for c in task.clients[1:]} if rnd == n else set()
+        updates = engine.train(Round(method, task, server, private, task.clients, rnd, scored=scored))
+        kept = [u.score for u in updates if u.score]
+        assert {s.client for s in kept} == scored
         facts += [(u.client.id, u.bytes_down, u.loss) for u in updates]
         private |= {u.client.id: u.private for u in updates if u.private}
         server = method.aggregate(task, server, updates, rnd)
-    return server, facts, engine.evaluate(Round(method, task, server, private, task.clients, n), "accuracy")
+    work = Round(method, task, server, private, task.clients, n)
+    return server, facts, kept + engine.evaluate(work, ["adapted", "received"])
 
 
 def assert_equal(ours: Any, reference: Any) -> None:
@@ -52,7 +56,8 @@ def assert_equal(ours: Any, reference: Any) -> None:
         assert mine[:2] == theirs[:2]
         assert mine[2] == pytest.approx(theirs[2], abs=1e-9)
     for mine, theirs in zip(ours[2], reference[2], strict=True):
-        assert (mine.client, mine.alpha, mine.test_accuracy) == (theirs.client, theirs.alpha, theirs.test_accuracy)
+        assert (mine.client, mine.rule, mine.alpha) == (theirs.client, theirs.rule, theirs.alpha)
+        assert mine.test_accuracy == theirs.test_accuracy
         assert mine.val_loss == pytest.approx(theirs.val_loss, abs=1e-9)
 
 

@@ -54,11 +54,12 @@ def test_same_bits_as_the_sequential_engine(name: str, make_task: Make, tmp_path
         server, private, seen = fresh(method, task), {}, []
         for rnd in (1, 2, 3):
             cohort = task.clients[:3] if rnd < 3 else task.clients[1:]
-            updates = engine.train(Round(method, task, server, private, cohort, rnd))
+            updates = engine.train(Round(method, task, server, private, cohort, rnd, scored={1, 2}))
             private |= {u.client.id: u.private for u in updates if u.private}
-            seen.append([(u.client, u.n, u.loss, u.bytes_down) for u in updates])
+            seen.append([(u.client, u.n, u.loss, u.bytes_down, u.score) for u in updates])
             server = method.aggregate(task, server, updates, rnd)
-            seen.append(engine.evaluate(Round(method, task, server, private, task.clients, rnd), "accuracy"))
+            work = Round(method, task, server, private, task.clients, rnd)
+            seen.append(engine.evaluate(work, ["received", "adapted"]))
         ends.append((server, private, seen))
     assert same(ends[0][0], ends[1][0])
     assert ends[0][2] == ends[1][2]
@@ -127,8 +128,10 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
     task = make_task(method)
     nodes, start = Nodes(method, task, tmp_path), fresh(method, task)
 
+    work = Round(method, task, start, {}, task.clients, 1)
+
     def round_of(engine: Any) -> list[Update]:
-        return engine.train(Round(method, task, start, {}, task.clients, 1))
+        return engine.train(work)
 
     def after(updates: list[Update]) -> Tree:
         return method.aggregate(task, copy(start), updates, 1)
@@ -138,7 +141,7 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
     for kind, (tamper, reason) in BAD.items():
         nodes.tamper = {1: tamper}
         engine = nodes.engine()
-        good, bad = Guard(method, task).sift(start, round_of(engine))
+        good, bad = Guard(method, task).sift(round_of(engine), work.shapes)
         assert [r.client for r in bad] == [1], kind
         assert reason in bad[0].reason, kind
         assert same(after(good), everybody if kind == "twice" else honest), kind
@@ -180,12 +183,26 @@ def test_scores_from_a_liar_are_left_out(make_task: Make, tmp_path: Path) -> Non
     task = make_task(method)
     nodes = Nodes(method, task, tmp_path)
     nodes.tamper = {
-        0: said(score={"val_accuracy": 7, "val_loss": 0, "test_accuracy": 1, "alpha": 1}),
-        1: said(score="good"),
-        3: said(score={}),
+        0: said(scores=[{"val_accuracy": 7, "val_loss": 0, "test_accuracy": 1, "alpha": 1}]),
+        1: said(scores=["good"]),
+        3: said(scores=[]),
+        4: said(scores=7),
+        5: said(scores=[{}]),
     }
-    scores = nodes.engine().evaluate(Round(method, task, fresh(method, task), {}, task.clients, 1), "loss")
+    scores = nodes.engine().evaluate(Round(method, task, fresh(method, task), {}, task.clients, 1), ["received"])
     assert [s.client for s in scores] == [2]
+
+
+def test_a_score_of_training_that_is_none(make_task: Make, tmp_path: Path) -> None:
+    """The update is refused with it: who sends such a thing is no client of ours."""
+    method = find("fedavg")()
+    task = make_task(method)
+    nodes = Nodes(method, task, tmp_path)
+    nodes.tamper = {0: said(score="good"), 1: said(score={"val_accuracy": 0.5})}
+    work = Round(method, task, fresh(method, task), {}, task.clients[:3], 1, scored={0, 1, 2})
+    updates = nodes.engine().train(work)
+    assert [bool(u.refused) for u in updates] == [True, True, False]
+    assert [u.score is None for u in updates] == [True, True, False]
 
 
 def test_the_shelf_keeps_what_the_server_may_ask_for(tmp_path: Path) -> None:

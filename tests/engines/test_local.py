@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from pa3dfl.engines import local
+from pa3dfl.engines import Round, local
+from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import find
 from pa3dfl.methods.fedavg import FedAvg
 from pa3dfl.task import LocalTraining
@@ -80,29 +80,63 @@ def test_entries_of_one_scale_step_together_whatever_lies_between_them() -> None
     assert [float(v) for v in theta.values()] == [-0.5, -10.0, -1.5]
 
 
-CURVE = {0.0: (0.5, 1.0), 0.5: (0.7, 0.9), 0.6: (0.7, 0.8), 0.7: (0.7, 0.8), 1.0: (0.6, 0.2)}
+# (correct of ten, sum of losses) of five candidates
+CURVE = [(5.0, 10.0), (7.0, 9.0), (7.0, 8.0), (7.0, 8.0), (6.0, 2.0)]
+NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(("select", "chosen"), [("accuracy", 0.6), ("loss", 1.0)])
-def test_the_tested_model(select: str, chosen: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Best accuracy, ties to the lower loss, then to the first; or lowest loss."""
+@pytest.mark.parametrize(
+    ("select", "curve", "chosen"),
+    [
+        ("accuracy", CURVE, 2),  # ties go to the lower loss, then to the first
+        ("loss", CURVE, 4),
+        ("accuracy", [(5.0, NAN), (5.0, 3.0)], 1),
+        ("accuracy", [(4.0, 1.0), (5.0, NAN), (5.0, INF)], 1),
+        ("loss", [(5.0, NAN), (0.0, INF), (0.0, 9.0)], 2),
+        ("accuracy", [(3.0, 7.0)], 0),
+    ],
+)
+def test_the_tested_model(select: str, curve: list[tuple[float, float]], chosen: int) -> None:
+    assert int(local.choose(torch.tensor(curve, dtype=torch.float64), select)) == chosen
 
-    def measure(_: Any, __: Any, ___: Any, candidate: float, part: str) -> tuple[float, float]:
-        return CURVE[candidate] if part == "val" else (candidate, 0.0)
 
-    monkeypatch.setattr(local, "measure", measure)
-    candidates: Any = {alpha: alpha for alpha in CURVE}
-    score = local.score(find("fedavg")(), None, SimpleNamespace(id=7), candidates, select)  # type: ignore[arg-type]
-    accuracy, loss = CURVE[chosen]
-    assert score == local.Score(7, accuracy, loss, chosen, chosen)
-
-
-def test_accuracy_and_loss_are_means_over_rows(make_task: Make) -> None:
+def test_a_score_is_means_over_rows_of_the_chosen_model(make_task: Make) -> None:
+    """Three models; the one that is best on validation rows is tested, and it alone."""
     method = find("fedavg")()
     task = make_task(method)
-    params = {k: v.double() for k, v in method.init_server(task).items()}
-    x, y = task.data.batch(task.data.rows(0, "train"), None, task.dtype)
-    logits = task.model(params, x, task.clients[0].width)
-    accuracy, loss = local.measure(method, task, task.clients[0], params, "train")
-    assert accuracy == pytest.approx(float((logits.argmax(1) == y).double().mean()))
-    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, y)))
+    client = task.clients[0]
+    start = {k: v.double() for k, v in method.init_server(task).items()}
+    trained, _ = local.train(method, replace(task, local=replace(task.local, epochs=20)), client, start, {}, 1, "train")
+    candidates = {0.0: start, 0.5: {k: torch.zeros_like(v) for k, v in start.items()}, 1.0: trained}
+    means = {}
+    for part in ("val", "test"):
+        x, y = task.data.batch(task.data.rows(0, part), None, task.dtype)
+        logits = task.model(trained, x, client.width)
+        right = float((logits.argmax(1) == y).double().mean())
+        means[part] = right, float(torch.nn.functional.cross_entropy(logits, y))
+    predicted, predict = [], FedAvg.predict
+
+    class Counting(FedAvg):
+        def predict(self, *given: Any) -> Any:
+            predicted.append(len(given[-1]))
+            return predict(self, *given)
+
+    score = local.score(Counting(), task, client, "adapted", candidates, "accuracy")
+    assert (score.client, score.rule, score.alpha) == (0, "adapted", 1.0)
+    assert (score.val_accuracy, score.val_loss) == pytest.approx(means["val"])
+    assert score.test_accuracy == pytest.approx(means["test"][0])
+    _, n_val, n_test = task.data.sizes(0)
+    assert predicted == [n_val] * 3 + [n_test]
+
+
+def test_validation_rows_are_made_ready_once_for_all_candidates(
+    make_task: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = find("pa3dfl")()
+    task = make_task(method)
+    made, batch = [], type(task.data).batch
+    monkeypatch.setattr(type(task.data), "batch", lambda *given: made.append(len(given[1])) or batch(*given))
+    work = Round(method, task, {k: v.double() for k, v in method.init_server(task).items()}, {}, task.clients[:1], 1)
+    Sequential().evaluate(work, ["received"])
+    _, n_val, n_test = task.data.sizes(0)
+    assert made == [n_val, n_test]

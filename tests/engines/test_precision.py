@@ -24,7 +24,8 @@ def test_bfloat16_trains_float32_weights(name: str, make_task: Make) -> None:
         [updates[precision]] = Sequential().train(
             Round(method, task, method.init_server(task), {}, task.clients[:1], 1)
         )
-        [score] = Sequential().evaluate(Round(method, task, method.init_server(task), {}, task.clients[:1], 1), "loss")
+        work = Round(method, task, method.init_server(task), {}, task.clients[:1], 1, "loss")
+        [score] = Sequential().evaluate(work, ["received"])
         assert 0 < score.val_loss < 10
     exact, narrow = updates["fp32"], updates["bf16"]
     assert all(v.dtype == torch.float32 for v in narrow.tree.values())

@@ -28,12 +28,12 @@ def play(engine: Engine, method: Method, task: Task, rounds: int) -> tuple[Tree,
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     private: dict[int, Tree] = {}
     for rnd in range(1, rounds + 1):
-        updates = engine.train(Round(method, task, server, private, task.clients, rnd))
-        good, bad = Guard(method, task).sift(server, updates)
+        work = Round(method, task, server, private, task.clients, rnd)
+        good, bad = Guard(method, task).sift(engine.train(work), work.shapes)
         assert not bad
         private |= {u.client.id: u.private for u in good if u.private}
         server = method.aggregate(task, server, good, rnd)
-    return server, engine.evaluate(Round(method, task, server, private, task.clients, rounds), "accuracy")
+    return server, engine.evaluate(Round(method, task, server, private, task.clients, rounds), ["adapted"])
 
 
 @pytest.mark.parametrize("name", methods.registry())

@@ -113,7 +113,7 @@ def test_tested_is_the_personal_model(make_task: Make, play: Make) -> None:
     assert same(candidates[1.0], played.private[client.id])
     poisoned = {k: torch.full_like(v, torch.nan) for k, v in played.servers[-1].items()}
     scores = [
-        Sequential().evaluate(Round(method, task, server, played.private, task.clients, 2), "accuracy")
+        Sequential().evaluate(Round(method, task, server, played.private, task.clients, 2), ["received"])
         for server in (played.servers[-1], poisoned)
     ]
     assert scores[0] == scores[1], "a client that took part is tested without the global model"

@@ -72,7 +72,7 @@ def test_clients_count_by_their_data(make_task):
 
 @pytest.mark.parametrize("model", ["cnn-fashion", "resnet18-gn"])
 def test_dividing_weights_is_dividing_outputs(make_task, model):
-    method = HeteroFL(masked=False)
+    method = HeteroFL(masked=False, divide="all")
     task = make_task(method, model=model)
     client = task.clients[1]
     theta, fixed = start(method, task, client)
@@ -89,13 +89,29 @@ def test_dividing_weights_is_dividing_outputs(make_task, model):
     assert len(layers) == (4 if model == "cnn-fashion" else 17)
 
 
-def test_only_encoder_layers_are_scaled_and_only_below_full_width(make_task):
+@pytest.mark.parametrize(("divide", "factor"), [("all", 4.0), ("root", 2.0)])
+def test_only_encoder_layers_are_scaled_and_only_below_full_width(make_task, divide, factor):
     task = make_task(HeteroFL(), model="resnet18-gn")
     theta = {k: torch.ones(s) for k, s in task.model.shapes(Fraction(1, 4)).items()}
-    for k, v in scaled(task, Fraction(1, 4), theta).items():
-        layer = "conv" in k
-        assert torch.equal(v, torch.full_like(v, 4.0 if layer else 1.0)), k
-    assert all(torch.equal(v, theta[k]) for k, v in scaled(task, Fraction(1), theta).items())
+    for k, v in scaled(task, Fraction(1, 4), theta, divide).items():
+        layer = "conv" in k and (divide == "all" or k != "conv1.weight")
+        assert torch.equal(v, torch.full_like(v, factor if layer else 1.0)), k
+    assert all(torch.equal(v, theta[k]) for k, v in scaled(task, Fraction(1), theta, divide).items())
+
+
+def test_the_narrowest_start_as_calmly_as_the_widest(make_task):
+    """√(1/p) = 4 for each of four layers, and for the first, which has all its inputs, 16: the first loss is large."""
+    losses = {}
+    for divide in ("root", "all"):
+        method = HeteroFL(divide=divide, masked=False)
+        task = make_task(method)
+        for client in (task.clients[0], task.clients[3]):
+            theta, fixed = start(method, task, client)
+            batch = task.data.batch(task.data.rows(client.id, "train"), None, task.dtype)
+            losses[divide, str(client.width)] = method.loss(task, client.width, theta, fixed, batch, {}).item()
+    assert losses["root", "1"] == losses["all", "1"] < 5
+    assert losses["root", "1/16"] < 5
+    assert losses["all", "1/16"] > 50
 
 
 def test_absent_classes_have_zero_logits_and_no_gradient(make_task):
@@ -174,10 +190,11 @@ def test_costs_are_counted_without_data(make_task):
 
 def test_a_slice_is_tested_as_it_was_trained(make_task):
     """Four encoder layers at half width: each puts out twice what its weights say, and the head does not."""
-    method = HeteroFL()
+    method = HeteroFL(divide="all")
     task = make_task(method)
     client = task.clients[1]
-    [down] = method.download(task, method.init_server(task), [client], 1)
+    server = {k: torch.ones_like(v) for k, v in method.init_server(task).items()}
+    [down] = method.download(task, server, [client], 1)
     [tested] = method.personal(task, client.width, down, down, {}).values()
     factors = {k: float((tested[k] / down[k]).mean()) for k in down}
     assert factors == pytest.approx({k: 1.0 if k.startswith("head") else 2.0 for k in down})

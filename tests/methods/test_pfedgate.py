@@ -48,7 +48,7 @@ def test_blocks_of_the_cifar100_network(make_task):
     assert len(blocks.sizes) == 50
     assert blocks.cuts["conv1.bias"] == (5, 13)  # 64 = 4·13 + 12
     assert blocks.sizes[5:10].tolist() == [[0, 13], [0, 13], [0, 13], [0, 13], [0, 12]]
-    assert blocks.first.nonzero().flatten().tolist() == list(range(0, 50, 5))
+    assert blocks.always.nonzero().flatten().tolist() == list(range(0, 50, 5))
     # Convolutions and their biases come first, then three linear layers.
     assert (blocks.sizes > 0).tolist() == [[False, True]] * 20 + [[True, False]] * 30
     assert blocks.sizes.sum() == sum(torch.Size(s).numel() for s in task.model.shapes(FULL).values())
@@ -76,17 +76,17 @@ def test_no_more_is_kept_than_the_budget(case):
     blocks, scores, s = case
     kept = keep(scores, blocks, torch.tensor(s, dtype=torch.float64))
     assert kept.dtype == torch.bool
-    assert kept[blocks.first].all()
+    assert kept[blocks.always].all()
     for pool in range(2):
         sizes = blocks.sizes[:, pool]
         mine, dropped = kept & (sizes > 0), ~kept & (sizes > 0)
         used, budget = sizes[mine].sum(), s * sizes.sum()
-        assert used <= max(budget, sizes[blocks.first].sum())
+        assert used <= max(budget, sizes[blocks.always].sum())
         # What was dropped would not fit any more: nothing is wasted.
         assert (used + sizes[dropped] > budget).all()
         # A dropped block is never smaller than a kept one of a lower score.
         for i in dropped.nonzero().flatten():
-            rivals = mine & ~blocks.first & (scores < scores[i])
+            rivals = mine & ~blocks.always & (scores < scores[i])
             assert (sizes[rivals] < sizes[i]).all()
     if s == 1:
         assert kept.all()
@@ -97,7 +97,7 @@ def test_a_client_below_a_fifth_keeps_first_blocks_only(make_task):
     task = make_task(method)
     blocks = cut(method, task)
     kept = keep(torch.rand(len(blocks.sizes)), blocks, torch.tensor(0.01, dtype=torch.float64))
-    assert torch.equal(kept, blocks.first)
+    assert torch.equal(kept, blocks.always)
 
 
 def test_scores_by_torchs_own_norms():
@@ -143,6 +143,7 @@ def test_dropped_blocks_do_not_train_but_their_scores_do(make_task):
     assert client.r == Fraction(1, 16)
     assert client.width == 1
     theta, fixed = at_start(method, task, client)
+    theta["head.bias"] += 1.0  # a score has no effect on what is zero
     theta = {k: v.requires_grad_() for k, v in theta.items()}
     batch = batch_of(task, client)
     loss = method.loss(task, FULL, theta, fixed, batch, {})
@@ -202,7 +203,7 @@ def test_tested_is_the_global_model_through_the_clients_gate(make_task, play):
     played = play(method, task, rounds=1, per_round=2)
     u = played.rounds[0][0]
     server = played.servers[-1]
-    [got] = Sequential().evaluate(Round(method, task, server, played.private, [u.client], 1), "accuracy")
+    [got] = Sequential().evaluate(Round(method, task, server, played.private, [u.client], 1), ["received"])
     x, y = task.data.batch(task.data.rows(u.client.id, "val"), None, task.dtype)
     candidate = server | put(GATE, u.private) | {GATE + "sparsity": torch.tensor(float(u.client.r)).double()}
     logits = method.predict(task, FULL, candidate, x)

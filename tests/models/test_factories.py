@@ -40,8 +40,6 @@ def test_widened_layers_start_differently() -> None:
     params = own(perceptron, full_features=True).init(Fraction(1, 4), 0)
     layer, head = (params[k].flatten()[:128] for k in ("2.weight", "4.weight"))
     assert abs(torch.corrcoef(torch.stack([layer, head]))[0, 1]) < 0.3
-    assert 0.4 < layer.abs().max() <= 0.5  # PyTorch's bound for 4 inputs
-    assert layer.min() < -0.3
 
 
 def test_a_factory_is_given_what_it_names() -> None:

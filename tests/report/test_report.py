@@ -48,29 +48,30 @@ def test_a_run_read_back_and_compared_by_hand(tmp_path: Path) -> None:
     assert list(run.clients[0].values()) == [0, 0.9, "3/16", 80, 10, 10, 0.9, 0.9, ""]
     (record,) = report.comparison([run])
     json.dumps(record, allow_nan=False)
-    assert record.pop("fifths") == pytest.approx([0.55, 0.70, 0.80, 0.85, 0.95])
+    assert record.pop("by_capacity") == pytest.approx([0.55, 0.70, 0.80, 0.85, 0.95])
     assert record.pop("capacities") == [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], [0.9, 1.0]]
     assert record == {
         "name": "pa3dfl", "method": "pa3dfl", "data": "fashion", "setting": "hetero", "seed": 1, "rounds": 4,
         "best_round": 2, "test_accuracy": 0.77, "worst_decile_accuracy": 0.5, "val_accuracy": 0.8,
-        "bytes_up": 50.0, "bytes_down": 250.0, "seconds": 3723.4, "path": str(tmp_path / "a"), "finished": True,
+        "tested": None, "rules": {}, "bytes_up": 50.0, "bytes_down": 250.0,
+        "seconds": 3723.4, "path": str(tmp_path / "a"), "finished": True,
     }  # fmt: skip
 
 
 def test_ties_and_a_remainder_split_by_capacity_then_id(tmp_path: Path) -> None:
     # Eleven clients: the first fifth takes three. The worst tenth is ceil(1.1) = 2 clients: .1 and .3.
     accuracy = [0.9, 0.1, 0.5, 0.3, 0.6, 0.8, 0.4, 0.6, 0.7, 0.9, 1.0]
-    path = write_run(tmp_path / "a", [0.5] * 6 + [0.25] * 5, accuracy)
+    path = write_run(tmp_path / "a", [0.5, 0.6, 0.7, 0.8, 0.9, 0.9] + [0.25] * 5, accuracy)
     (record,) = report.comparison([report.read_run(path)])
     # Ids 6 7 8 | 9 10 | 0 1 | 2 3 | 4 5.
-    assert record["fifths"] == pytest.approx([(0.4 + 0.6 + 0.7) / 3, 0.95, 0.5, 0.4, 0.7])
+    assert record["by_capacity"] == pytest.approx([(0.4 + 0.6 + 0.7) / 3, 0.95, 0.5, 0.4, 0.7])
     assert record["worst_decile_accuracy"] == pytest.approx(0.2)
 
 
 def test_a_client_without_test_data_is_left_out_of_the_means(tmp_path: Path) -> None:
     accuracy = [0.9, "", "nan", 0.7, 0.7, 0.75, 0.85, 0.9, "", 1.0]
     (record,) = report.comparison([report.read_run(write_run(tmp_path / "a", accuracy=accuracy))])
-    assert record["fifths"] == [None, *map(pytest.approx, [0.7, 0.8, 0.9, 0.95])]
+    assert record["by_capacity"] == [None, *map(pytest.approx, [0.7, 0.8, 0.9, 0.95])]
     assert record["worst_decile_accuracy"] == pytest.approx(0.7)
 
 
@@ -85,7 +86,7 @@ def test_an_unfinished_run_says_what_its_clients_and_rounds_can(tmp_path: Path) 
     (record,) = report.comparison([run])
     assert (record["method"], record["data"], record["seed"], record["rounds"]) == ("pa3dfl", "fashion", 1, 4)
     assert (record["best_round"], record["test_accuracy"], record["seconds"]) == (2, 0.77, 6.0)
-    assert (record["worst_decile_accuracy"], record["fifths"]) == (0.4, [])
+    assert (record["worst_decile_accuracy"], record["by_capacity"]) == (0.4, [])
 
 
 def test_a_run_that_has_just_begun_is_a_row_of_dashes_and_no_curve(tmp_path: Path) -> None:
@@ -158,15 +159,50 @@ def test_the_table_shows_percent_and_bolds_the_best(tmp_path: Path) -> None:
     assert ("\x1b[1m77.0" in styled, "\x1b[1m60.0" in styled) == (True, False)
 
 
+def test_levels_of_capacity_are_the_columns(tmp_path: Path) -> None:
+    """Three levels, three columns; beside a run with fifths they are parts."""
+    levels = [1.0, 0.25, 0.0625, 1.0, 0.25, 0.0625, 1.0, 0.25, 0.0625, 1.0]
+    path = write_run(tmp_path / "a", capacity=levels, setting="levels:1,1/4,1/16")
+    (record,) = report.comparison([report.read_run(path)])
+    assert record["capacities"] == [[0.0625, 0.0625], [0.25, 0.25], [1.0, 1.0]]
+    assert record["by_capacity"] == pytest.approx([2.35 / 3, 2.1 / 3, 3.5 / 4], abs=0.1)
+    by_hand = [[a for a, r in zip(ACCURACY, levels, strict=True) if r == level] for level in (0.0625, 0.25, 1.0)]
+    assert record["by_capacity"] == pytest.approx([sum(each) / len(each) for each in by_hand])
+    text = table_of([report.read_run(path)])
+    assert "= 6.2%  = 25%  = 100%" in text
+    assert report.capacity_picture([report.read_run(path)], tmp_path / "c.png") is not None
+    write_run(tmp_path / "b", method="fedavg", setting="levels:1,1/4,1/16")
+    rows = [line.split() for line in table_of(report.find_runs([tmp_path])).splitlines() if ":" in line and "." in line]
+    assert [len(row) for row in rows if row[0] in ("pa3dfl", "fedavg")] == [10, 10]
+
+
+def test_every_measured_rule_has_a_column(tmp_path: Path) -> None:
+    def rules(**by_rule: float) -> dict[str, Any]:
+        return {rule: {"test_accuracy": accuracy} for rule, accuracy in by_rule.items()}
+
+    write_run(tmp_path / "a", tested="adapted", rules=rules(adapted=0.77, received=0.6, kept=0.7), capacity=[1.0] * 10)
+    write_run(tmp_path / "b", tested="adapted", method="fedavg", rules=rules(adapted=0.7, received=0.65),
+              capacity=[1.0] * 10)  # fmt: skip
+    lines = table_of(report.find_runs([tmp_path])).splitlines()
+    assert lines[0].strip().endswith("tested adapted")
+    assert [line.split()[1:5] for line in lines if "1:02:03" in line] == [
+        ["77.0", "50.0", "60.0", "70.0"], ["77.0", "50.0", "65.0", "–"],
+    ]  # fmt: skip
+    write_run(tmp_path / "c", tested="received", method="ditto", rules=rules(received=0.5), capacity=[1.0] * 10)
+    text = table_of(report.find_runs([tmp_path]))
+    assert "adapted  received  kept" in " ".join(text.split()).replace(" ", "  ")
+    assert "differ in tested (adapted, received)" in " ".join(text.split())
+
+
 def test_equal_capacities_have_no_fifths_and_no_picture(tmp_path: Path) -> None:
     ideal = report.read_run(write_run(tmp_path / "a", setting="ideal", capacity=[1.0] * 10))
-    assert report.comparison([ideal])[0]["fifths"] == []
+    assert report.comparison([ideal])[0]["by_capacity"] == []
     assert table_of([ideal]).splitlines()[-2].split() == ["pa3dfl", "77.0", "50.0", "2", "1:02:03"]
     assert report.capacity_picture([ideal], tmp_path / "capacity.png") is None
     assert not (tmp_path / "capacity.png").exists()
     write_run(tmp_path / "b", [r / 2 for r in CAPACITY])
     write_run(tmp_path / "c")
-    assert "fifth 1: the clients with the least capacity r" in table_of(report.find_runs([tmp_path]))
+    assert "part 1: the clients with the least capacity r" in table_of(report.find_runs([tmp_path]))
 
 
 def test_pictures_are_written_as_png_and_svg_and_do_not_change(tmp_path: Path) -> None:

@@ -5,15 +5,11 @@ A command is a function of its arguments: those that train are in `training`, th
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
-import torch
-
-from pa3dfl import api
-from pa3dfl.cli import looking, reproducing, training
-from pa3dfl.deploy.commands import deploy, predict
-from pa3dfl.errors import UserError
-from pa3dfl.federation import Interrupted
+from pa3dfl.errors import Interrupted, UserError
 from pa3dfl.flags import say
+from pa3dfl.names import version
 
 USAGE = """pa3dfl: personal models for devices that differ in both data and capacity
 
@@ -33,18 +29,30 @@ Every command takes --help; those that print a table take --json.
 The shortest complete run: pa3dfl run --rounds 10
 """
 
-COMMANDS: Mapping[str, Callable[[list[str]], None]] = {
-    "run": training.run,
-    "resume": training.resume,
-    "report": looking.report_runs,
-    "compare": training.compare_methods,
-    "tune": training.tune_methods,
-    "reproduce": reproducing.reproduce,
-    "methods": looking.list_methods,
-    "cost": looking.list_costs,
-    "data": looking.describe_data,
-    "deploy": deploy,
-    "predict": predict,
+Command = Callable[[list[str]], None]
+
+
+def imported(module: str, name: str) -> Command:
+    """A command that is imported when it is called. It parses its arguments before it imports what takes long."""
+
+    def command(argv: list[str]) -> None:
+        getattr(import_module(module), name)(argv)
+
+    return command
+
+
+COMMANDS: Mapping[str, Command] = {
+    "run": imported("pa3dfl.cli.training", "run"),
+    "resume": imported("pa3dfl.cli.training", "resume"),
+    "report": imported("pa3dfl.cli.looking", "report_runs"),
+    "compare": imported("pa3dfl.cli.training", "compare_methods"),
+    "tune": imported("pa3dfl.cli.training", "tune_methods"),
+    "reproduce": imported("pa3dfl.cli.reproducing", "reproduce"),
+    "methods": imported("pa3dfl.cli.looking", "list_methods"),
+    "cost": imported("pa3dfl.cli.looking", "list_costs"),
+    "data": imported("pa3dfl.cli.looking", "describe_data"),
+    "deploy": imported("pa3dfl.deploy.commands", "deploy"),
+    "predict": imported("pa3dfl.deploy.commands", "predict"),
 }
 
 
@@ -54,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0 if argv else 2
     if argv[0] == "--version":
-        print(f"pa3dfl {api.version()}")
+        print(f"pa3dfl {version()}")
         return 0
     try:
         if argv[0] not in COMMANDS:
@@ -72,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as e:
         say(f"{e.filename or 'a file'}: {e.strerror or e}")
         return 1
-    except torch.OutOfMemoryError:
+    except RuntimeError as e:
+        if type(e).__name__ != "OutOfMemoryError":  # torch's: whoever raises it has imported it
+            raise
         say("the GPU's memory is full: let other programs end, use a smaller --batch, or use --device cpu")
         return 1
     return 0

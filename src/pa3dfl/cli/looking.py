@@ -4,17 +4,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
-from pa3dfl import api, methods, report
 from pa3dfl.capacity import parse_ratio
 from pa3dfl.cli.printing import console, print_records
 from pa3dfl.config import Config, coerce
-from pa3dfl.cost import COLUMNS, cost, widths
-from pa3dfl.data import available, label_counts, load
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser
-from pa3dfl.models import NAMES as MODELS
+from pa3dfl.names import MODELS, methods
 
 SHAPES: Mapping[str, tuple[tuple[int, ...], int]] = {
     "cnn-fashion": ((1, 28, 28), 10),
@@ -29,6 +24,8 @@ def report_runs(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="X", help="folder for the pictures [that of the first run]")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     args = parser.parse_exactly(argv)
+    from pa3dfl import report
+
     runs = report.find_runs(args.dirs)
     records = report.comparison(runs)
     out = args.out or args.dirs[0]
@@ -50,8 +47,7 @@ def list_methods(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print as JSON")
     args = parser.parse_exactly(argv)
     records = [
-        {"method": name, "summary": cls.summary, "options": {k: f.default for k, f in api.option_fields(cls).items()}}
-        for name, cls in methods.registry().items()
+        {"method": name, "summary": method.summary, "options": method.options} for name, method in methods().items()
     ]
     print_records(records, ("method", "summary"), args.json)
 
@@ -69,6 +65,10 @@ def list_costs(argv: list[str]) -> None:
     parser.add_argument("--classes", metavar="X", help="number of classes [by model]")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     args = parser.parse_exactly(argv)
+    from pa3dfl import api
+    from pa3dfl.cost import COLUMNS, cost, widths
+    from pa3dfl.methods import find
+
     p_min = Config(p_min=str(parse_ratio(args.p_min, "p_min"))).narrowest()
     batch = coerce("batch", args.batch, int)
     if batch < 1:
@@ -86,8 +86,8 @@ def list_costs(argv: list[str]) -> None:
             raise UserError(f"width {w} is not one of the multiples of p_min: expected {known[0]}, … or {known[-1]}")
     device = api.device_of(args.device)
     records = []
-    for name in args.method or methods.registry():
-        method = methods.find(name)()
+    for name in args.method or methods():
+        method = find(name)()
         model = api.make_model(args.model, method, shape, classes, p_min)
         records += cost(method, model, p_min, batch, asked or known, device if args.memory else None)
     print_records(records, [c for c in COLUMNS if any(r[c] is not None for r in records)], args.json)
@@ -102,6 +102,11 @@ def describe_data(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="X", help="file for the picture [runs/partition-NAME.png]")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     args = parser.parse_exactly(argv)
+    import numpy as np
+
+    from pa3dfl import api, report
+    from pa3dfl.data import available, label_counts, load
+
     folder = Path(args.data_dir) if args.data_dir else None
     if args.name is None:
         found = [

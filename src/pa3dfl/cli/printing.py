@@ -3,15 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from pa3dfl import report
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def show(paths: list[Path], summary: dict[str, Any] | None) -> None:
+    from pa3dfl import report
+
     if summary is not None:
         print(json.dumps(summary, indent=2))
     else:
@@ -26,6 +26,8 @@ def print_records(records: Sequence[Mapping[str, Any]], columns: Sequence[str], 
         for k in columns:
             print(f"{k.replace('_', ' '):22} {_text(records[0][k])}")
         return
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold")
     for c in columns:
         numeric = all(isinstance(r[c], (int, float, type(None))) for r in records)
@@ -45,7 +47,9 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def console() -> Console:
+def console() -> "Console":
+    from rich.console import Console
+
     screen = Console()
     # A pipe has no width; rich would assume 80 columns and fold.
     return screen if screen.is_terminal else Console(width=140)

@@ -1,17 +1,19 @@
 """Commands that train."""
 
 import json
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
-from pa3dfl import api, grid, methods, report, tune
 from pa3dfl.cli.printing import console, print_records, show
-from pa3dfl.compare import QUICK, compare, equal_terms, terms
 from pa3dfl.config import Config, coerce, read_yaml
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser, add_config, peek, say
 
 
 def run(argv: list[str]) -> None:
+    from pa3dfl import api, methods
+
     file = next((w for w in argv if w.endswith((".yaml", ".yml")) and not w.startswith("-")), None)
     given = read_yaml(Path(file)) if file else {}
     name = peek(argv, "--method") or str(given.get("method", Config.method))
@@ -40,6 +42,8 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("--data-dir", metavar="X", help="where to look for data first, if it has moved")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     args = parser.parse_exactly(argv)
+    from pa3dfl import api
+
     summary = api.resume(args.dir, args.data_dir)
     show([args.dir], summary if args.json else None)
 
@@ -60,6 +64,9 @@ def compare_methods(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     add_config(parser, "", {}, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
+    from pa3dfl import report
+    from pa3dfl.compare import QUICK, compare, equal_terms, terms
+
     file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
     as_json, quick = args.pop("json"), args.pop("quick")
     given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
@@ -93,15 +100,20 @@ def tune_methods(argv: list[str]) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
     grids = "option=value,value,… (repeat for more), or of options together a+b=1+2,3+4 [the paper's grid]"
     parser.add_argument("--grid", action="append", default=[], metavar="X", help=grids)
-    parser.add_argument("--trials", metavar="X", help="try only so many settings of each method, drawn by the seed")
-    parser.add_argument("--seeds", default="0", metavar="X", help="seeds with commas in between [0]")
+    trials_help = "settings of each method: drawn from its grid, or its grid and further step sizes within it"
+    parser.add_argument("--trials", metavar="X", help=trials_help)
+    seeds_help = "seeds with commas in between; 0 to 9 are for published results [1000]"
+    parser.add_argument("--seeds", default="1000", metavar="X", help=seeds_help)
     parser.add_argument("--quick", action="store_true", help="a small federation on the bundled data")
     parser.add_argument("--out", metavar="X", help="folder of the trials [runs/tune-METHOD]")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     single = _methods(argv[0]) if argv and not argv[0].startswith("-") else []
-    options = api.option_fields(methods.find(single[0])) if len(single) == 1 else {}
+    options = _options(single[0]) if len(single) == 1 else {}
     add_config(parser, "".join(single), options, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
+    from pa3dfl import grid, tune
+    from pa3dfl.compare import QUICK
+
     words, file, n, seeds = args.pop("grid"), args.pop("config"), args.pop("trials"), _seeds(args.pop("seeds"))
     as_json, quick, chosen, out = args.pop("json"), args.pop("quick"), args.pop("methods"), args.pop("out")
     out = Path(out or "runs/tune-" + chosen.replace(":", "-").replace(",", "-"))
@@ -109,8 +121,16 @@ def tune_methods(argv: list[str]) -> None:
     if count is not None and count < 1:
         raise UserError(f"trials is {count}: expected at least 1")
     given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
-    trials = tune.plan(given, _methods(chosen), grid.parse(words), seeds, out, count)
-    say(f"{len(trials)} trials: {len(trials) // len(seeds)} settings × {len(seeds)} seeds, in {out}")
+    names = _methods(chosen)
+    trials = tune.plan(given, names, grid.parse(words), seeds, out, count)
+    settings = {name: sum(t.config.method == name for t in trials) // len(seeds) for name in names}
+    if len(names) == 1 or len(set(settings.values())) > 1:
+        tried = " + ".join(map(str, settings.values())) + " settings"
+    else:
+        tried = f"{settings[names[0]]} settings of each method"
+    say(f"{len(trials)} trials: {tried} × {len(seeds)} seeds, in {out}")
+    if len(set(settings.values())) > 1:
+        say("methods have different numbers of settings: --trials N gives each of them N")
     rows = tune.ranking(tune.run(trials, out))
     best = tune.write_best(tune.best(given, rows), out)
     if as_json:
@@ -126,11 +146,19 @@ def tune_methods(argv: list[str]) -> None:
 
 
 def _methods(words: str) -> list[str]:
+    from pa3dfl import methods
+
     groups = {"all": methods.registry(), "ablations": methods.registry("ablations")}
     names = list(dict.fromkeys(name for word in words.split(",") for name in groups.get(word, [word])))
     for name in names:
         methods.find(name)
     return names
+
+
+def _options(method: str) -> dict[str, Field[Any]]:
+    from pa3dfl import api, methods
+
+    return api.option_fields(methods.find(method))
 
 
 def _seeds(words: str) -> list[int]:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from pa3dfl.errors import UserError
+from pa3dfl.names import PARTITIONS as KINDS
 from pa3dfl.rng import numpy_generator
-
-KINDS = ("iid", "dirichlet", "classes", "natural")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from pa3dfl.data.files import (
     read_pickles,
 )
 from pa3dfl.errors import UserError
+from pa3dfl.names import DATA as NAMES
 
 _DEBIAN = Path("/usr/share/datasets")
 
@@ -151,7 +152,6 @@ _CATALOGUE = {
         downloads=(Published(_CIFAR, "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
     ),
 }
-NAMES = tuple(_CATALOGUE)
 
 
 def places(data_dir: Path | None = None) -> list[Path]:

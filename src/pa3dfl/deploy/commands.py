@@ -1,23 +1,17 @@
 """The commands `pa3dfl deploy …` and `pa3dfl predict`: arguments in, one line out for whatever cannot be."""
 
+import errno
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
-from pa3dfl import methods
-from pa3dfl.assembly import configure, flat, option_fields
 from pa3dfl.config import Config, coerce, read_yaml
-from pa3dfl.data import load_own
 from pa3dfl.errors import UserError
 from pa3dfl.flags import Parser, add_config, peek, say
-from pa3dfl.personal import predict as probabilities
-from pa3dfl.personal import read
 
 # What a deployment decides by itself, or what its nodes bring along.
 FIXED = (
@@ -30,10 +24,8 @@ def deploy(argv: list[str]) -> None:
     parser = Parser("pa3dfl deploy", description="A federation on real machines; docs/deploy.md goes through it.")
     parser.add_argument("what", choices=list(STEPS), help="what to do; each takes --help")
     args = parser.parse_args(argv[:1])
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise UserError("deploy needs Flower: pip install 'pa3dfl[flower]'") from None
+    if find_spec("flwr") is None:
+        raise UserError("deploy needs Flower: pip install 'pa3dfl[flower]'")
     STEPS[args.what](argv[1:])
 
 
@@ -44,6 +36,9 @@ def init(argv: list[str]) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="X", help="where nodes find the server [127.0.0.1]")
     parser.add_argument("--port", default="9093", metavar="N", help="its port [9093]")
     parser.add_argument("--insecure", action="store_true", help="no TLS, no keys: for tests on one machine only")
+    from pa3dfl import methods
+    from pa3dfl.assembly import configure, flat, option_fields
+
     cls = methods.find(peek(argv, "--method") or Config.method)
     add_config(parser, cls.name, option_fields(cls), without=FIXED)
     args = vars(parser.parse_exactly(argv))
@@ -67,29 +62,23 @@ def server(argv: list[str]) -> None:
     )
     _folder(parser)
     site = _site(parser.parse_exactly(argv).dir)
-    from pa3dfl.deploy.site import dial, program
-
     settings, environment = site.settings(), site.environment()
-    _free(dial(str(settings["host"])), int(settings["port"]))
-    listen = ["--host", str(settings["host"]), "--port", str(settings["port"])]
-    words = [program("flower-superlink"), *listen, "--disable-runtime-dependency-installation"]
-    words += ["--database", str(site.folder.resolve() / "superlink.db")]
-    if settings["insecure"]:
-        words.append("--insecure")
-    else:
-        folder = site.certificates.resolve()
-        words += ["--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")]
-        words += ["--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"]
-        # A process of its own, because this one becomes Flower's.
-        subprocess.Popen([sys.executable, "-m", "pa3dfl", "deploy", "register", str(site.folder)])
+    site.read_token()
+    site.proxies()
+    _bindable(str(settings["host"]), int(settings["port"]))
     sys.stdout.flush()
-    os.execve(words[0], words, environment)
+    # Becomes the SuperLink, with Flower's settings in its environment from the start.
+    os.execve(sys.executable, [sys.executable, "-m", "pa3dfl.deploy.superlink", str(site.folder)], environment)
 
 
 def register(argv: list[str]) -> None:
-    parser = Parser("pa3dfl deploy register", description="Let in all nodes whose public key is in DIR/keys.")
+    parser = Parser(
+        "pa3dfl deploy register", description="Let in the nodes whose public key is in DIR/keys, and no others."
+    )
     _folder(parser)
     site = _site(parser.parse_exactly(argv).dir)
+    if site.settings()["insecure"]:
+        raise UserError(f"{site.folder} was made with --insecure: its nodes have no keys")
     from pa3dfl.deploy.control import register as let_in
 
     for line in let_in(site):
@@ -150,8 +139,13 @@ def predict(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="X", help="write labels and probabilities to this .npz")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     args = parser.parse_exactly(argv)
+    import numpy as np
+
+    from pa3dfl import personal
+    from pa3dfl.data import load_own
+
     arrays = load_own(args.file)
-    p = probabilities(read(args.model), arrays)
+    p = personal.predict(personal.read(args.model), arrays)
     label = p.argmax(1)
     facts = {"rows": len(label), "accuracy": float((label == arrays.y).mean()), "labels": label.tolist()}
     if args.out is not None:
@@ -176,8 +170,17 @@ def _site(folder: Path) -> "Site":  # type: ignore[name-defined]  # noqa: F821
     return Site(folder)
 
 
-def _free(host: str, port: int) -> None:
-    with socket.socket() as s:
-        s.settimeout(1)
-        if s.connect_ex((host, port)) == 0:
-            raise UserError(f"{host}:{port} is in use: stop what listens there, or set another port in server.yaml")
+def _bindable(host: str, port: int) -> None:
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(place)
+    except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            reason = "is in use: stop what listens there, or set another port in server.yaml"
+        else:
+            reason = (
+                f"cannot be listened at ({e.strerror or e}): set host and port in server.yaml; 0.0.0.0 is any address"
+            )
+        raise UserError(f"{host}:{port} {reason}") from None

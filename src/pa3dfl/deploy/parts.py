@@ -125,7 +125,7 @@ def _task(
     config: Config, method: Method, common: Common, clients: list[Client], data: FederatedData, device: torch.device
 ) -> Task:
     p_min = config.narrowest()
-    model = make_model(known(config.model), method, common.shape, common.classes, p_min)
+    model = make_model(known(config.model), method, common.shape, common.classes, p_min, config.init)
     for width in sorted({c.width for c in clients}):
         model.shapes(width)
     return Task(model, data, clients, p_min, rules(config), config.seed, device, *dtypes_of(config))

@@ -1,4 +1,4 @@
-"""A node's side of a deployment: one client, its data file, its disk. Every message is a process of its own."""
+"""A node's side of a deployment: one client, its data file, its disk."""
 
 import json
 import sys
@@ -18,13 +18,14 @@ from pa3dfl.data import Arrays, histogram, load_own, split_one
 from pa3dfl.data.federated import STATISTICS
 from pa3dfl.deploy.capacity import share_of
 from pa3dfl.deploy.parts import Common, node_task
-from pa3dfl.engines import Score, engine_of
+from pa3dfl.engines import engine_of
 from pa3dfl.engines.flower.engine import content, record
 from pa3dfl.engines.flower.node import Workplace, answer
 from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.flower.wire import Facts, Refused
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
+from pa3dfl.methods import Score
 from pa3dfl.personal import describe, write_card, write_tensors
 from pa3dfl.task import Client
 from pa3dfl.tree import Tree
@@ -38,8 +39,14 @@ def on_message(message: Message, context: Context) -> Message:
     except (UserError, Refused) as e:
         facts, reply = {"error": str(e)}, b""
     if "error" in facts:
-        print(f"pa3dfl: {facts['error']}", file=sys.stderr, flush=True)
+        say(facts["error"])
     return Message(record(facts, reply), reply_to=message)
+
+
+def say(text: str) -> None:
+    """In one line: some of it is in a server's words."""
+    printable = "".join(c if c.isprintable() else " " for c in text[:1000])
+    print(f"pa3dfl: {printable}", file=sys.stderr, flush=True)
 
 
 class Resident:
@@ -51,10 +58,21 @@ class Resident:
         return load_own(Path(str(self.node["data"])))
 
     def config(self, order: Facts) -> Config:
+        self.check_code(order["config"])
         config = configure(order["config"] | {"device": str(self.node["device"])})
         config = replace(config, threads=int(self.node["threads"]) or config.threads)
         torch.set_num_threads(config.threads)
         return config
+
+    def check_code(self, config: Facts) -> None:
+        """`package.module:name` is imported and called: a server may name only what this node was told of."""
+        told = str(self.node.get("code", "")).split(",")
+        for field in ("method", "model"):
+            name = str(config.get(field))
+            if ":" in name and name not in told:
+                raise Refused(
+                    f"{field} {name[:200]!r} is code that this node was not told of: add it to `code` in node.yaml"
+                )
 
     def introduce(self, order: Facts) -> tuple[Facts, bytes]:
         """All that a node says of its data. How often each byte occurs is asked only where it is not known already."""
@@ -74,7 +92,7 @@ class Resident:
 
     def workplace(self, order: Facts) -> Workplace:
         if order["rejected"]:
-            print(f"pa3dfl: the server rejected our last answer: {order['rejected']}", file=sys.stderr, flush=True)
+            say(f"the server rejected our last answer: {order['rejected']}")
         config = self.config(order)
         common, widths = Common.of(order["common"]), [Fraction(w) for w in order["widths"]]
         r = Fraction(order["shares"][order["client"]])
@@ -91,11 +109,20 @@ class Resident:
 
     def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
         """Every test may turn out to be the best: its model stays until a better one is known."""
-        folder, rnd = self.models(order), order["round"]
+        folder, rnd, cards = self.models(order), order["round"], self.cards(order)
         config = self.config(order)
+        # By rule `kept`, a node that never took part has what it receives.
+        waiting = config.tested == "kept" and not any(c["rule"] == "kept" for c in cards)
+        if score.rule != config.tested and not (waiting and score.rule == "received"):
+            return
         card = describe(place.method, place.task, client, dict(config.options), config.method)
         card |= {"client": client.id, "round": rnd, "file": f"model.{rnd}.safetensors"}
-        card |= {"val_accuracy": score.val_accuracy, "test_accuracy": score.test_accuracy, "alpha": score.alpha}
+        card |= {
+            "rule": score.rule,
+            "val_accuracy": score.val_accuracy,
+            "test_accuracy": score.test_accuracy,
+            "alpha": score.alpha,
+        }
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_tensors(folder / card["file"], model)
@@ -120,7 +147,8 @@ class Resident:
         """The model of the federation's best test, or of this node's own."""
         if own:
             return max(cards, key=lambda c: (c["val_accuracy"], -c["round"]), default=None)
-        return next((c for c in cards if c["round"] == best), None)
+        found = [c for c in cards if c["round"] == best or (c["rule"] == "kept" and c["round"] < best)]
+        return max(found, key=lambda c: c["round"], default=None)
 
     def publish(self, order: Facts, card: dict[str, Any]) -> None:
         """Name it as the node's model; the file stays where it is."""

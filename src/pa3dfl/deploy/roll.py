@@ -169,6 +169,8 @@ class Roll:
                 if self.secure and old.node != seat.node:
                     raise Refused(f"the name {seat.name!r} belongs to another key")
                 old.node = seat.node
+                if seat.r != old.r:
+                    self.say(f"{seat.name} has capacity {seat.r} now: in this run it keeps the width of {old.r}")
                 return
         if None not in self.seats:
             raise Refused(f"{seat.name!r}: all {len(self.seats)} seats are taken")

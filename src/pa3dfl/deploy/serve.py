@@ -86,24 +86,30 @@ def train(grid: Grid, site: Site, resume: bool, wanted: int, patience: float) ->
         common = roll.common
         if common is None or seat.shape != common.shape or seat.classes > common.classes:
             return f"rows of shape {seat.shape} with {seat.classes} classes do not fit"
+        if seat.bytes != (common.mean is not None):
+            return f"its rows are {'bytes' if seat.bytes else 'floats'}, those of the others are not"
         shares = [None if s is None else s.share for s in roll.seats]
         shares[i] = seat.share
         widths = seat_widths(method, shares, task.p_min)
         if any(w != c.width for w, c in zip(widths, task.clients, strict=True) if c.id != i and c.n):
             return f"it affords less than the width {task.clients[0].width} at which all others train"
+        try:
+            task.model.shapes(widths[i])
+        except UserError as e:
+            return str(e)
         task.clients[i] = Client(i, seat.share, widths[i], seat.sizes[0])
         task.data.declared[i] = seat.sizes  # type: ignore[attr-defined]
-        task.model.shapes(widths[i])
         setup["widths"][i], setup["shares"][i] = str(widths[i]), str(seat.share)
+        federation.joined = True
         return None
 
-    roll.admit = admit
     engine = Flower(roll, setup, config.timeout)
     federation = federation_of(config, method, task, engine, directory)
+    roll.admit = admit
     state = federation.run(federation.restore() if resume else federation.start())
-    kept = engine.conclude(task, state.best_round, method.best_round_per_client)
+    kept = engine.conclude(task, state.best.round, method.best_round_per_client)
     summary = finish(config, federation, state)
-    accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best_round}"
+    accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best.round}"
     return f"{accuracy} of {state.round}; {len(kept)} nodes hold their model; {site.run}"
 
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from pa3dfl.engines.base import Engine, Round, Score
+from pa3dfl.engines.base import Engine, Round
 from pa3dfl.engines.captured import Captured
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.engines.threaded import Threaded
 from pa3dfl.errors import UserError
 
-__all__ = ["Engine", "Round", "Score", "engine_of"]
+__all__ = ["Engine", "Round", "engine_of"]
 
 
 def engine_of(name: str, device: torch.device, threads: int = 1) -> Engine:

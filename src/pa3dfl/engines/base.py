@@ -1,27 +1,17 @@
 """What the federation asks of an engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 from pa3dfl.guard import Rejected
-from pa3dfl.methods import Method, Update
+from pa3dfl.methods import Method, Score, Update
 from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.tree import Tree, on_meta
 
 Tick = Callable[[], None]
 """Called after each client, so that long work shows progress."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """One client's tested model: how it was chosen and how it did."""
-
-    client: int
-    val_accuracy: float
-    val_loss: float
-    test_accuracy: float
-    alpha: float
 
 
 @dataclass(frozen=True)
@@ -34,6 +24,24 @@ class Round:
     private: Mapping[int, Tree]
     clients: Sequence[Client]
     number: int
+    select: str = "accuracy"
+    """The validation measure that picks a client's model."""
+    scored: Collection[int] = ()
+    """Ids of the clients whose models are tested as training leaves them: an evaluation asks for these scores."""
+    shapes: dict[Fraction, Tree] = field(default_factory=dict)
+    """What a client of each width is sent, without contents; filled by `download`."""
+    sent: dict[int, Tree] | None = None
+    """What each client is sent, filled by `download`; None: contents are not kept."""
+
+    def download(self, clients: Sequence[Client]) -> list[Tree]:
+        """What each of these clients is sent. Engines ask for it here, and once for each client."""
+        downs = self.method.download(self.task, self.server, clients, self.number)
+        for client, down in zip(clients, downs, strict=True):
+            if client.width not in self.shapes:
+                self.shapes[client.width] = on_meta(down)
+            if self.sent is not None:
+                self.sent[client.id] = down
+        return downs
 
 
 def silent() -> None:
@@ -42,6 +50,8 @@ def silent() -> None:
 
 class Engine(ABC):
     name: str
+    may_lose_clients = False
+    """Whether a client may not answer: where clients are other processes or machines."""
 
     @abstractmethod
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
@@ -52,8 +62,11 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
-        """The personal models of all who answered, chosen on validation data and tested on test data."""
+    def evaluate(self, work: Round, rules: Sequence[str], tick: Tick = silent) -> list[Score]:
+        """Test all who answered by each of the rules: `received`, and `adapted`, which trains first.
+
+        Validation data chooses a client's model, test data scores it.
+        """
 
     def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027
         """What became of the last updates, and which test was best so far, for engines that have somebody to tell."""

@@ -4,16 +4,16 @@ Clients keep their true widths: the card fills because many small graphs run at 
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from pa3dfl.engines import local
-from pa3dfl.engines.base import Round, Score, Tick, silent
-from pa3dfl.engines.program import Program
+from pa3dfl.engines.base import Round, Tick, silent
+from pa3dfl.engines.program import Program, Results
 from pa3dfl.engines.sequential import CHUNK, Sequential, private_of
 from pa3dfl.engines.streams import Job, Streams
-from pa3dfl.methods import Update
+from pa3dfl.methods import Score, Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes, wire
 
@@ -33,46 +33,54 @@ class Captured(Sequential):
         longest = sorted(work.clients, key=lambda c: -c.n * c.width)
 
         def jobs() -> Iterator[Job]:
-            downs = method.download(task, work.server, longest, work.number)
+            downs = work.download(longest)
             for i, client in enumerate(longest):
                 down, downs[i] = downs[i], {}
                 received[client.id] = nbytes(down)
                 yield client, *self._begin(work, client, down)
 
-        updates, losses = [], []
-        for client, program in self.streams.beside(method, task, jobs(), lambda p, c: p.train(c, work.number, "train")):
+        def train(program: Program, client: Client) -> None:
+            program.train(client, work.number, "train")
+            if client.id in work.scored:
+                program.test(client, "kept", work.select)
+
+        updates, losses, tested = [], [], {}
+        for client, program in self.streams.beside(method, task, jobs(), train):
             trained, loss = program.trained()
             upload, keep = method.finish(task, client.width, trained, program.fixed)
             updates.append(Update(client, wire(upload), client.n, wire(keep), 0.0, received[client.id]))
             losses.append(loss)
+            tested[client.id] = program.tested()
             tick()
         for update, loss in zip(updates, torch.stack(losses).tolist(), strict=True):
             update.loss = loss
+            update.score = next(iter(scores_of(task, update.client, tested[update.client.id])), None)
         place = {client.id: i for i, client in enumerate(work.clients)}
         return sorted(updates, key=lambda u: place[u.client.id])
 
-    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
+    def evaluate(self, work: Round, rules: Sequence[str], tick: Tick = silent) -> list[Score]:
         method, task = work.method, work.task
         if not method.capturable:
-            return super().evaluate(work, select, tick)
+            return super().evaluate(work, rules, tick)
 
         def jobs() -> Iterator[Job]:
             for at in range(0, len(work.clients), CHUNK):
                 chunk = work.clients[at : at + CHUNK]
-                for client, down in zip(chunk, method.download(task, work.server, chunk, work.number), strict=True):
+                for client, down in zip(chunk, work.download(chunk), strict=True):
                     yield client, *self._begin(work, client, down)
 
         def test(program: Program, client: Client) -> None:
-            if method.trains_to_test:
+            if "adapted" in rules:
                 program.train(client, work.number, "test")
-            program.test(client)
+            for rule in rules:
+                program.test(client, rule, work.select)
 
         tested = []
         for client, program in self.streams.beside(method, task, jobs(), test):
-            tested.append((client, *program.tested()))
+            tested.append((client, program.tested()))
             tick()
         # The host looks at the numbers once, when all are on their way.
-        return [_score(task, client, alphas, tally.tolist(), select) for client, alphas, tally in tested]
+        return [score for client, results in tested for score in scores_of(task, client, results)]
 
     def _begin(self, work: Round, client: Client, down: Tree) -> tuple[Tree, Tree]:
         own = private_of(work.method, work.task, work.private.get(client.id), client)
@@ -86,9 +94,9 @@ class Captured(Sequential):
             torch.cuda.empty_cache()
 
 
-def _score(task: Task, client: Client, alphas: list[float], tally: list[list[float]], select: str) -> Score:
-    n_val, n_test = (len(task.data.rows(client.id, part)) for part in ("val", "test"))
-    by_alpha = dict(zip(alphas, tally, strict=True))
-    alpha = local.choose({a: (t[0] / n_val, t[1] / n_val) for a, t in by_alpha.items()}, select)
-    correct, loss, test_correct, _ = by_alpha[alpha]
-    return Score(client.id, correct / n_val, loss / n_val, test_correct / n_test, alpha)
+def scores_of(task: Task, client: Client, results: Results) -> list[Score]:
+    scores = []
+    for rule, (alphas, outcome) in results.items():
+        best, *tallies = outcome.tolist()
+        scores.append(local.score_of(task, client, rule, alphas[int(best)], tallies[:2], tallies[2:]))
+    return scores

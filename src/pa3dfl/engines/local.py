@@ -1,6 +1,6 @@
 """One client's local work, as every engine must do it: the order of rows, the step, the choice of a model."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import islice
 from typing import Self
@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.engines.base import Score, Tick
-from pa3dfl.methods.base import Batch, Method
+from pa3dfl.engines.base import Tick
+from pa3dfl.methods.base import Batch, Method, Score
 from pa3dfl.rng import generator
 from pa3dfl.task import Client, LocalTraining, Task
 from pa3dfl.tree import Tree
@@ -165,36 +165,43 @@ def train(
 
 
 @torch.no_grad()
-def score(method: Method, task: Task, client: Client, candidates: dict[float, Tree], select: str) -> Score:
+def score(method: Method, task: Task, client: Client, rule: str, candidates: dict[float, Tree], select: str) -> Score:
     """The candidate that is best on validation data, tested."""
-    val = {alpha: measure(method, task, client, candidate, "val") for alpha, candidate in candidates.items()}
-    alpha = choose(val, select)
-    test_accuracy, _ = measure(method, task, client, candidates[alpha], "test")
-    return Score(client.id, *val[alpha], test_accuracy, alpha)
+    val_rows, test_rows = (task.data.rows(client.id, part) for part in ("val", "test"))
+    val = tally(method, task, client.width, list(candidates.values()), val_rows)
+    best = int(choose(val, select))
+    alpha = list(candidates)[best]
+    [test] = tally(method, task, client.width, [candidates[alpha]], test_rows)
+    return score_of(task, client, rule, alpha, val[best].tolist(), test.tolist())
 
 
-def choose(val: dict[float, tuple[float, float]], select: str) -> float:
-    """The best α by validation (accuracy, loss).
+def score_of(
+    task: Task, client: Client, rule: str, alpha: float, val: Sequence[float], test: Sequence[float]
+) -> Score:  # fmt: skip
+    """From tallies of the chosen model."""
+    n_val, n_test = (len(task.data.rows(client.id, part)) for part in ("val", "test"))
+    return Score(client.id, rule, val[0] / n_val, val[1] / n_val, test[0] / n_test, alpha)
+
+
+def choose(val: Tensor, select: str) -> Tensor:
+    """The place of the best candidate by its tally on validation data.
 
     By accuracy with ties going to the lower loss, or by loss alone; among equals the first, so that less
-    local training is preferred.
+    local training is preferred. A loss that is no number is the worst.
     """
-    return min(val, key=lambda alpha: (-val[alpha][0], val[alpha][1]) if select == "accuracy" else val[alpha][1:])
+    correct, loss = val.nan_to_num(nan=torch.finfo(val.dtype).max).unbind(1)  # infinite ones become as large
+    if select == "accuracy":
+        loss = loss.masked_fill(correct < correct.max(), torch.inf)
+    return loss.argmin()
 
 
-def measure(method: Method, task: Task, client: Client, candidate: Tree, part: str) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy of a candidate on a part of the client's data."""
-    rows = task.data.rows(client.id, part)
-    correct, loss = tally(method, task, client.width, candidate, rows).tolist()
-    return correct / len(rows), loss / len(rows)
-
-
-def tally(method: Method, task: Task, width: Fraction, candidate: Tree, rows: Tensor) -> Tensor:
-    """(correct answers, sum of cross-entropies) of a candidate on rows."""
-    total = torch.zeros(2, dtype=torch.float64, device=task.device)
+def tally(method: Method, task: Task, width: Fraction, candidates: Sequence[Tree], rows: Tensor) -> Tensor:
+    """(correct answers, sum of cross-entropies) of each candidate on rows."""
+    total = torch.zeros(len(candidates), 2, dtype=torch.float64, device=task.device)
     for chosen in rows.split(TEST_BATCH):
         x, y = task.data.batch(chosen, None, task.dtype)
-        with task.arithmetic():
-            logits = method.predict(task, width, candidate, x).to(task.dtype)
-        total += torch.stack([(logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")])
+        for mine, candidate in zip(total, candidates, strict=True):
+            with task.arithmetic():
+                logits = method.predict(task, width, candidate, x).to(task.dtype)
+            mine += torch.stack([(logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")])
     return total

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Hashable
 from fractions import Fraction
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,18 @@ from pa3dfl.tree import Tree, nbytes, wire
 
 # So many equal steps in a row are one graph: fewer launches.
 IN_A_ROW = 8
+
+Results = dict[str, tuple[list[float], Tensor]]
+"""By rule: the candidates' mixing weights; the place of the chosen one, and its tallies on validation and test rows."""
+
+
+class Test(NamedTuple):
+    """A recorded test: what it writes, and the rows that it reads."""
+
+    replay: Replay
+    alphas: list[float]
+    outcome: Tensor
+    rows: tuple[Tensor, Tensor]
 
 
 class Program:
@@ -39,7 +52,8 @@ class Program:
         self.rows = self.first.clone()  # of the next step
         self.rate, self.loss = (torch.zeros((), dtype=task.dtype, device=self.device) for _ in range(2))
         self.steps: dict[Hashable, Replay] = {}
-        self.tests: dict[tuple[int, int], tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]] = {}
+        self.tests: dict[Hashable, Test] = {}
+        self.results: dict[str, Test] = {}
         self.recorder = Recorder(self.device)
         self.todo: deque[Replay] = deque()
 
@@ -51,6 +65,7 @@ class Program:
     def load(self, start: Tree, fixed: Tree) -> None:
         """Begin with copies of these; on the caller's stream, so that they may be forgotten afterwards."""
         self.todo.clear()  # of a round that was stopped
+        self.results.clear()
         self.recorder.join()
         for mine, given in ((self.start, start), (self.theta, start), (self.fixed, fixed)):
             self._copy(mine, given)
@@ -82,22 +97,23 @@ class Program:
         self.recorder.join()
         return self.theta, self.loss / self.length
 
-    def test(self, client: Client) -> None:
-        """Get ready for the test of all candidates for the client's model."""
+    def test(self, client: Client, rule: str, select: str) -> None:
+        """Get ready for the test of the client's model: as received, or as trained by what was asked before."""
         parts = [local.sent(self.task.data.rows(client.id, part), self.device) for part in ("val", "test")]
-        key = (len(parts[0]), len(parts[1]))
+        key = (len(parts[0]), len(parts[1]), rule == "received", select)
         if key not in self.tests:
-            self.tests[key] = self._record_test(parts)
-        replay, self.alphas, self.tally, rows = self.tests[key]
-        for mine, given in zip(rows, parts, strict=True):
+            trained = self.start if rule == "received" else self.theta
+            self.tests[key] = self._record_test(parts, trained, select)
+        test = self.results[rule] = self.tests[key]
+        for mine, given in zip(test.rows, parts, strict=True):
             mine.copy_(given)
         self.recorder.follow()
-        self.todo.append(replay)
+        self.todo.append(test.replay)
 
-    def tested(self) -> tuple[list[float], Tensor]:
-        """For each candidate its mixing weight and (correct, loss) on validation and test rows."""
+    def tested(self) -> Results:
+        """What the tests since `load` found."""
         self.recorder.join()
-        return self.alphas, self.tally.clone()
+        return {rule: (test.alphas, test.outcome.clone()) for rule, test in self.results.items()}
 
     @torch.no_grad()
     def _copy(self, mine: Tree, given: Tree) -> None:
@@ -145,26 +161,23 @@ class Program:
         self.steps[key, count] = replay
         return replay
 
-    def _record_test(self, parts: list[Tensor]) -> tuple[Replay, list[float], Tensor, tuple[Tensor, Tensor]]:
+    def _record_test(self, parts: list[Tensor], trained: Tree, select: str) -> Test:
         rows = (parts[0].clone(), parts[1].clone())
-        trained = self.theta if self.method.trains_to_test else self.start
         alphas: list[float] = []
-        tally: list[Tensor] = []
+        outcome = torch.zeros(5, dtype=torch.float64, device=self.device)
 
         @torch.no_grad()
         def test() -> None:
-            candidates = self.method.personal(self.task, self.width, self.start, trained, self.fixed)
-            counts = [
-                torch.cat([local.tally(self.method, self.task, self.width, c, part) for part in rows])
-                for c in candidates.values()
-            ]
-            if not tally:
-                alphas.extend(candidates)
-                tally.append(torch.empty_like(torch.stack(counts)))
-            tally[0].copy_(torch.stack(counts))
+            by_alpha = self.method.personal(self.task, self.width, self.start, trained, self.fixed)
+            candidates = list(by_alpha.values())
+            alphas[:] = by_alpha
+            val = local.tally(self.method, self.task, self.width, candidates, rows[0])
+            best = local.choose(val, select).view(1)
+            # The host does not know which one was chosen: the card picks its parameters.
+            chosen = {k: torch.stack([c[k] for c in candidates]).index_select(0, best)[0] for k in candidates[0]}
+            test = local.tally(self.method, self.task, self.width, [chosen], rows[1])
+            outcome.copy_(torch.cat([best, val.index_select(0, best)[0], test[0]]))
 
         if self.task.data.travels:  # a graph cannot fetch rows from the host
-            test()
-            return test, alphas, tally[0], rows
-        replay = self.recorder.record(test, test)
-        return replay, alphas, tally[0], rows
+            return Test(test, alphas, outcome, rows)
+        return Test(self.recorder.record(test, test), alphas, outcome, rows)

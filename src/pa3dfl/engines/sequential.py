@@ -1,11 +1,12 @@
 """The reference engine: one client after another, on one device."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from pa3dfl.engines import local
-from pa3dfl.engines.base import Engine, Round, Score, Tick, silent
-from pa3dfl.methods import Method, Update
+from pa3dfl.engines.base import Engine, Round, Tick, silent
+from pa3dfl.methods import Method, Score, Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes, wire
 
@@ -26,26 +27,32 @@ class Sequential(Engine):
         return local.train(method, task, client, start, fixed, rnd, purpose)
 
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
-        downs = work.method.download(work.task, work.server, work.clients, work.number)
+        downs = work.download(work.clients)
 
         def one(i: int) -> Update:
             client = work.clients[i]
             down, downs[i] = wire(downs[i]), {}
-            return self.train_one(work.method, work.task, client, down, work.private.get(client.id), work.number)
+            select = work.select if client.id in work.scored else None
+            own = work.private.get(client.id)
+            return self.train_one(work.method, work.task, client, down, own, work.number, select)[0]
 
         return self.each(one, work.clients, tick)
 
-    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
+    def evaluate(self, work: Round, rules: Sequence[str], tick: Tick = silent) -> list[Score]:
         scores: list[Score] = []
         for at in range(0, len(work.clients), self.chunk):
             chunk = work.clients[at : at + self.chunk]
-            downs = work.method.download(work.task, work.server, chunk, work.number)
+            downs = work.download(chunk)
 
-            def one(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> Score:
+            def one(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> list[Score]:
                 own = work.private.get(chunk[i].id)
-                return self.test_one(work.method, work.task, chunk[i], wire(downs[i]), own, work.number, select)[0]
+                down, downs[i] = wire(downs[i]), {}
+                tested = self.test_one(
+                    work.method, work.task, chunk[i], down, own, work.number, rules, work.select
+                )  # fmt: skip
+                return [score for score, _ in tested]
 
-            scores += self.each(one, chunk, tick)
+            scores += chain.from_iterable(self.each(one, chunk, tick))
         return scores
 
     def each(self, work: Callable[[int], T], clients: Sequence[Client], tick: Tick) -> list[T]:
@@ -57,25 +64,38 @@ class Sequential(Engine):
         return results
 
     def train_one(
-        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int
-    ) -> Update:
-        """A client's round, from what it received; `private` is None before its first."""
+        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int,
+        select: str | None = None,
+    ) -> tuple[Update, Tree | None]:  # fmt: skip
+        """A client's round, from what it received; `private` is None before its first.
+
+        With `select` the model that training leaves is tested too, and comes second.
+        """
         start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
         trained, loss = self.train_client(method, task, client, start, fixed, rnd, "train")
+        score, model = None, None
+        if select is not None:
+            candidates = method.personal(task, client.width, start, trained, fixed)
+            score = local.score(method, task, client, "kept", candidates, select)
+            model = candidates[score.alpha]
         upload, keep = method.finish(task, client.width, trained, fixed)
-        return Update(client, wire(upload), client.n, wire(keep), loss, nbytes(down))
+        return Update(client, wire(upload), client.n, wire(keep), loss, nbytes(down), score=score), model
 
     def test_one(
-        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int, select: str
-    ) -> tuple[Score, Tree]:
-        """A client's test, and the model that was chosen for it."""
+        self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int,
+        rules: Sequence[str], select: str,
+    ) -> list[tuple[Score, Tree]]:  # fmt: skip
+        """A client's test by each of the rules, with the model that was chosen for it."""
         start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
-        trained = start
-        if method.trains_to_test:
-            trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
-        candidates = method.personal(task, client.width, start, trained, fixed)
-        score = local.score(method, task, client, candidates, select)
-        return score, candidates[score.alpha]
+        tested = []
+        for rule in rules:
+            trained = start
+            if rule == "adapted":
+                trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
+            candidates = method.personal(task, client.width, start, trained, fixed)
+            score = local.score(method, task, client, rule, candidates, select)
+            tested.append((score, candidates[score.alpha]))
+        return tested
 
 
 def private_of(method: Method, task: Task, private: Tree | None, client: Client) -> Tree:

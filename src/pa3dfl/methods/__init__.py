@@ -7,10 +7,10 @@ import pkgutil
 from functools import cache
 
 from pa3dfl.errors import UserError
-from pa3dfl.methods.base import Method, Update, option
+from pa3dfl.methods.base import Method, Score, Update, option
 from pa3dfl.models.registry import import_object
 
-__all__ = ["Method", "Update", "find", "option", "registry"]
+__all__ = ["Method", "Score", "Update", "find", "option", "registry"]
 
 
 @cache

@@ -1,9 +1,9 @@
 """What a method is: pure functions over trees. The engine owns the loop.
 
 One round: the server's state → `download` → on each client `begin`, then steps of SGD on `loss`, then
-`finish` → `aggregate`. One evaluation: the same up to the steps of SGD, then `personal` proposes models
-and validation data picks the one that is tested. Nothing is remembered in between, so that an engine may
-stack clients, capture the step or send it over a wire.
+`finish` → `aggregate`. One evaluation: `download` and `begin`, by the rule `adapted` steps of SGD too, then
+`personal` proposes models and validation data picks the one that is tested. Nothing is remembered in between, so that
+an engine may stack clients, capture the step or send it over a wire.
 """
 
 import math
@@ -24,6 +24,18 @@ from pa3dfl.tree import Tree
 Batch = tuple[Tensor, Tensor]
 
 
+@dataclass(frozen=True)
+class Score:
+    """One client's tested model: by which rule it was made, how it was chosen and how it did."""
+
+    client: int
+    rule: str
+    val_accuracy: float
+    val_loss: float
+    test_accuracy: float
+    alpha: float
+
+
 @dataclass
 class Update:
     """What a client sends back, and what it keeps (`private`, which never leaves it)."""
@@ -36,6 +48,8 @@ class Update:
     bytes_down: int
     refused: str | None = None
     """Why the engine could not take what the client sent; then the tree is empty."""
+    score: Score | None = None
+    """How the model that training left on the client does on its own data, where that was asked for."""
 
 
 def option(
@@ -54,8 +68,6 @@ class Method(ABC):
     summary: ClassVar[str]
     full_features: ClassVar[bool] = False
     """The last encoder layer keeps its full output at every width, so that all heads have one size."""
-    trains_to_test: ClassVar[bool] = False
-    """Before a test, every client receives the current state and trains as in a round (its result is not used)."""
     best_round_per_client: ClassVar[bool] = False
     """Each client's best evaluation counts, not the federation's: for methods that share nothing."""
 
@@ -82,6 +94,10 @@ class Method(ABC):
     @abstractmethod
     def init_server(self, task: Task) -> Tree:
         """The server's state before round 1."""
+
+    def extend(self, task: Task, server: Tree) -> Tree:
+        """The server's state with all that it needs for clients who joined after `init_server`, maybe at new widths."""
+        return server
 
     def init_client(self, task: Task, client: Client) -> Tree:
         """A client's private state before its first round."""

@@ -6,9 +6,9 @@ leaves the client. The server's model is FedAvg's to the last bit: the two model
 their clipping.
 
 It does not know capacities: everybody trains the width that the weakest client affords. v starts as the
-first w that a client receives (the algorithm leaves its start open). Tested is v as the client's last
-participation left it, as the authors do: no training before a test. A client that never took part is tested
-with w.
+first w that a client receives (the algorithm leaves its start open). The tested model is v, or w on a client
+that never took part. The authors test v as the last participation left it, which is `--tested received` here:
+what a client receives does not change its v.
 """
 
 from collections.abc import Sequence

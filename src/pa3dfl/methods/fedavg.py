@@ -1,8 +1,8 @@
 """FedAvg: one model for all, averaged by the clients' data sizes.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
-It does not know capacities: everybody trains the width that the weakest client affords. The global model
-is tested on every client as it is.
+It does not know capacities: everybody trains the width that the weakest client affords. The global model is
+tested as it is with `--tested received`, and fine-tuned by one local pass with `--tested adapted`.
 """
 
 from collections.abc import Sequence

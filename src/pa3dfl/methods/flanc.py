@@ -10,9 +10,10 @@ over all sampled clients; coefficients, norms and head over those of equal width
 keeps its values. All means are unweighted, as the authors' are. Tested is the server's model.
 
 Choices: every encoder layer is decomposed (the authors leave stem and shortcuts whole; the efficiency table
-of the Pa3dFL paper fits only this) and has no bias; the head is plain. Banks start orthogonal, coefficients
-by He's rule for the composed weight (the authors' rule relies on batch norms). Training composes weights, one
-product a layer; `encoder_forward` applies bank and coefficients in turn: that is what `pa3dfl cost` counts.
+of the Pa3dFL paper fits only this) and has no bias; the head is plain. Banks start orthogonal, and coefficients so
+that the composed weight follows the model's rule (the authors' rule relies on batch norms). Training composes
+weights, one product a layer; `encoder_forward` applies bank and coefficients in turn: that is what `pa3dfl cost`
+counts.
 """
 
 import math
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 from pa3dfl.contraction import Apply, Factored, Window
 from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.models import start
 from pa3dfl.rng import generator, key
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, mean, put, take
@@ -55,17 +57,19 @@ class FLANC(Method):
             fresh = task.model.init(width, key(task.seed, "model"))
             for layer, (R2, R1, *kernel) in banks(self, task).items():
                 t, s, taps = *fresh[f"{layer}.weight"].shape[:2], math.prod(kernel)
-                # He's rule: entries of an orthogonal bank have a mean square of 1/max(R1·k², R2).
-                std = math.sqrt(2 / (s * taps) * max(R1 * taps, R2) / R2)
+                # Entries of an orthogonal bank have a mean square of 1/max(R1·k², R2).
+                std = start.deviation(task.model.rule, s * taps) * math.sqrt(max(R1 * taps, R2) / R2)
                 g = generator(task.seed, f"coef:{width}:{layer}")
                 tree[of(width) + COEF + layer] = torch.empty(t, s // R1 * R2).normal_(0, std, generator=g)
             rest = {k: v for k, v in fresh.items() if k.rpartition(".")[0] not in task.model.layers}
             tree |= put(of(width) + PLAIN, rest)
         return tree
 
+    def extend(self, task: Task, server: Tree) -> Tree:
+        return {k: v.to(next(iter(server.values()))) for k, v in self.init_server(task).items()} | server
+
     def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        shared = put(BANK, take(BANK, server))
-        return [shared | take(of(c.width), server) for c in clients]
+        return [put(BANK, take(BANK, server)) | take(of(c.width), server) for c in clients]
 
     def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
         dependence = sum(off_identity(bank) for bank in take(BANK, theta).values())
@@ -74,9 +78,8 @@ class FLANC(Method):
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         server |= put(BANK, mean([take(BANK, u.tree) for u in updates]))
         for width in {u.client.width for u in updates}:
-            trees = [u.tree for u in updates if u.client.width == width]
-            own = [{k: v for k, v in t.items() if not k.startswith(BANK)} for t in trees]
-            server |= put(of(width), mean(own))
+            own = [u.tree for u in updates if u.client.width == width]
+            server |= put(of(width), mean([{k: v for k, v in t.items() if not k.startswith(BANK)} for t in own]))
         return server
 
     def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
@@ -120,8 +123,7 @@ class Composed(Factored):
 
 def compose(bank: Tensor, coef: Tensor) -> Tensor:
     """The plain weight: coefficients (t, groups·R2) times bank (R2, R1, kernel)."""
-    t, R2 = len(coef), len(bank)
-    return (coef.view(-1, R2) @ bank.flatten(1)).view(t, -1, *bank.shape[2:])
+    return (coef.view(-1, len(bank)) @ bank.flatten(1)).view(len(coef), -1, *bank.shape[2:])
 
 
 def off_identity(bank: Tensor) -> Tensor:

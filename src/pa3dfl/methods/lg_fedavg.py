@@ -5,8 +5,8 @@ Each client keeps the layers below the head at its own width; only the head is s
 clients' data sizes. The last encoder layer keeps its full output at every width, so that one head fits all.
 
 The authors start from a model trained by FedAvg, which clients of different widths cannot share: here clients
-of one width start from the same fresh layers. Tested are the client's own layers, as its last participation
-left them, under the current global head; there is no training before a test.
+of one width start from the same fresh layers. `--tested received` tests the client's own layers, as its last
+participation left them, under the current global head.
 """
 
 from collections.abc import Sequence

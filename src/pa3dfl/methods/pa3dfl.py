@@ -22,6 +22,7 @@ from pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, take_apart
 from pa3dfl.general import PLAIN, U
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.models import start
 from pa3dfl.models.channels import feature_norms
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, lerp, put, take
@@ -34,7 +35,6 @@ class Pa3dFL(Method):
     name = "pa3dfl"
     summary = "general parameters averaged, personal ones from a hyper-network, pruned to each width"
     full_features = True
-    trains_to_test = True
     charged_order = "recover"
 
     lam: float = option(1e-3, "λ, weight of the orthogonality term of convolutions", at_least=0)
@@ -127,13 +127,18 @@ def feature_gain(method: Pa3dFL, task: Task) -> float:
 
 @lru_cache(maxsize=16)
 def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
-    outputs = {}
+    outputs, rule = {}, task.model.rule
     for layer in layout(m, task).layers:
-        std = layer.v_std
+        # θ_u has variance 1/R2, so that the recovered weight has the deviation of θ_v.
+        std = start.deviation(rule, layer.taps * layer.inputs)
         if layer.name == task.model.layers[-1] and not feature_norms(task.model):
             std *= feature_gain(m, task)
         outputs[layer.name] = Output(layer.v_shape(), std)
-    outputs |= {HEAD + k: Output(s, s[1] ** -0.5 if k == "weight" else 0.0) for k, s in layout(m, task).head.items()}
+    head = layout(m, task).head
+    features = head["weight"][1]
+    outputs[HEAD + "weight"] = Output(head["weight"], start.deviation(rule, features, head=True))
+    if "bias" in head:
+        outputs[HEAD + "bias"] = Output(head["bias"], start.bias_deviation(rule, features))
     return HyperNetwork(outputs, m.embedding, m.hidden, m.depth, m.tau, m.tau_min, m.hn_lr, m.hn_encoder_lr, m.hn_clip)
 
 

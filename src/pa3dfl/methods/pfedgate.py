@@ -5,11 +5,15 @@ of parameters, head included, is cut into 5 blocks of consecutive entries. A loc
 linear layer, batch norm, sigmoid, mean over the batch) scores them; a knapsack keeps blocks of at most
 s_i = r_i of all entries, multiplied by their scores. The model is averaged by data sizes; the gate stays on
 its client, with a fraction of the model's step size. Tested is the global model through the client's gate.
-Choices. The knapsack is the greedy one of the authors' code, by falling score, with separate budgets for
-linear layers and the rest; first blocks of tensors are always kept, so that a client below 1/5 keeps 1/5.
-(That code charges them twice; here the budget is the paper's.) It is passed straight through: backward, every
-block has its score, so that a dropped one can return. Gate and model step together, each clipped by itself.
-Both norms use the batch at hand, in tests too: running statistics would be hidden state.
+
+Choices. The knapsack is the greedy one of the authors' code, by falling score, with separate budgets for linear
+layers and the rest; first blocks of tensors are always kept, so that a client below 1/5 keeps 1/5. (That code
+charges them twice; here the budget is the paper's.) The first fifth of a head predicts the first fifth of the
+classes, which bounds the accuracy of clients below 1/5. With `keep_head` the whole head is kept: it is charged to
+the budget of linear layers before any block that competes by its score, and stays even if it exceeds that budget.
+The knapsack is passed straight through: backward, every block has its score, so that a dropped one can return.
+Gate and model step together, each clipped by itself. Both norms use the batch at hand, in tests too: running
+statistics would be hidden state.
 """
 
 from collections.abc import Sequence
@@ -34,7 +38,7 @@ GATE, EPS = "gate/", 1e-5
 class Blocks(NamedTuple):
     cuts: dict[str, tuple[int, int]]  # how many a tensor of parameters has, and the size of all but its last
     sizes: Tensor  # float64 (sums are exact), in one column for linear layers and one for the rest
-    first: Tensor
+    always: Tensor  # kept whatever they score
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,13 @@ class PFedGate(Method):
 
     gate_lr: float = option(0.05, "step size of the gate as a fraction of the model's", at_least=0)
     blocks: int = option(5, "blocks of each parameter tensor", at_least=1)
+    keep_head: bool = option(False, "always keep all blocks of the head, so that every class can be predicted")
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         return [Fraction(1)] * len(affordable)
 
     def init_server(self, task: Task) -> Tree:
-        # A fresh gate scores about ½, so that gated weights start at PyTorch's values.
+        # A fresh gate scores about ½, so that gated weights start by the model's rule.
         return {k: 2 * v for k, v in task.model.init(Fraction(1), key(task.seed, "model")).items()}
 
     def init_client(self, task: Task, client: Client) -> Tree:
@@ -121,8 +126,8 @@ def score(gate: Tree, x: Tensor) -> Tensor:
 
 
 def keep(scores: Tensor, blocks: Blocks, sparsity: Tensor) -> Tensor:
-    """Which blocks are kept: the first of each tensor, then by falling score whatever still fits."""
-    given = blocks.sizes * blocks.first[:, None]
+    """Which blocks are kept: those that always are, then by falling score whatever still fits."""
+    given = blocks.sizes * blocks.always[:, None]
     used = given.sum(0)
     budget, fits = torch.maximum(sparsity * blocks.sizes.sum(0), used), []
     order = scores.argsort(descending=True, stable=True)
@@ -130,7 +135,7 @@ def keep(scores: Tensor, blocks: Blocks, sparsity: Tensor) -> Tensor:
     for size in (blocks.sizes - given)[order].unbind():
         fits.append((used + size <= budget).all())
         used = used + size * fits[-1]
-    return blocks.first.scatter(0, order, torch.stack(fits))
+    return blocks.always.scatter(0, order, torch.stack(fits))
 
 
 @lru_cache(maxsize=16)
@@ -143,6 +148,7 @@ def cut(method: PFedGate, task: Task) -> Blocks:
         cuts[name] = (ceil(n / size), size)
         linear = owner in weighted and len(shapes[f"{owner}.weight"]) == 2
         sizes = [min(size, n - at) for at in range(0, n, size)]
-        rows += [(linear * m, (not linear) * m, i == 0) for i, m in enumerate(sizes)]
+        whole = method.keep_head and owner == task.model.head
+        rows += [(linear * m, (not linear) * m, whole or i == 0) for i, m in enumerate(sizes)]
     table = torch.tensor(rows, dtype=torch.float64, device=task.device)
     return Blocks(cuts, table[:, :2], table[:, 2] == 1)

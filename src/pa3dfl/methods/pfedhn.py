@@ -9,8 +9,8 @@ The default sizes are the paper's [5, 100, 2]: `layers` counts the hidden layers
 authors' code. They use momentum and one client per step; here a step is plain SGD on a round's clients, at a
 rate of its own that is not decayed. The outputs' biases start as the model's own initial parameters (which
 suits norms too), so that clients start close together. It does not know capacities: everybody trains the
-width that the weakest client affords. Tested is the encoder as it is generated now, under the client's own
-head; as in the authors' evaluation there is no training before a test.
+width that the weakest client affords. The authors test the encoder as it is generated now under the client's
+own head, without training: `--tested received`.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,14 @@ import torch
 
 from pa3dfl.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.base import Method, Update, option
+from pa3dfl.models import start
 from pa3dfl.rng import key
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
 
 DECODER = "decoder."
+# With it, clients' weights differ at the start by about a quarter of the deviation that the model's rule gives them.
+SPREAD = 0.17
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,10 @@ def encoder_shapes(method: PFedHN, task: Task) -> dict[str, tuple[int, ...]]:
 
 @lru_cache(maxsize=16)
 def hypernetwork(method: PFedHN, task: Task) -> HyperNetwork:
-    # Only how much clients differ at the start, about a quarter of what the model's own rule gives a weight;
-    # biases and norms start equal.
+    # Only how much clients differ at the start; biases and norms start equal.
+    rule = task.model.rule
     outputs = {
-        k: Output(shape, 0.1 * torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.0)
+        k: Output(shape, SPREAD * start.deviation(rule, torch.Size(shape[1:]).numel()) if len(shape) > 1 else 0.0)
         for k, shape in encoder_shapes(method, task).items()
     }
     return HyperNetwork(

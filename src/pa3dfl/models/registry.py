@@ -11,6 +11,7 @@ from torch import nn
 from pa3dfl.errors import UserError
 from pa3dfl.models.cnn import cnn_cifar100, cnn_fashion
 from pa3dfl.models.resnet import resnet18_gn
+from pa3dfl.names import MODELS as NAMES
 
 Factory = Callable[..., nn.Module]
 
@@ -19,7 +20,6 @@ _FACTORIES: dict[str, Factory] = {
     "cnn-cifar100": cnn_cifar100,
     "resnet18-gn": resnet18_gn,
 }
-NAMES = tuple(_FACTORIES)
 
 
 def factory_of(name: str) -> Factory:

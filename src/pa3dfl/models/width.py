@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pa3dfl.errors import UserError
-from pa3dfl.models import inspection
+from pa3dfl.models import inspection, start
 from pa3dfl.models.hollow import Hollow
 from pa3dfl.tree import Tree
 
@@ -38,10 +38,11 @@ class Model:
         input_shape: tuple[int, ...],
         classes: int,
         full_features: bool = False,
+        rule: str = "he",
     ) -> None:
         self.factory, self.name = factory, name
         self.input_shape, self.classes = tuple(input_shape), classes
-        self.full_features = full_features
+        self.full_features, self.rule = full_features, rule
         try:
             self._keywords = set(inspect.signature(factory).parameters)
         except (TypeError, ValueError):  # builtins have no signature
@@ -75,18 +76,18 @@ class Model:
         return name.removesuffix(".weight") in self.layers and name.endswith(".weight")
 
     def init(self, width: Fraction, seed: int) -> Tree:
-        """Fresh parameters by PyTorch's own rule for each layer, a function of the seed alone."""
+        """Fresh parameters, a function of the seed alone.
+
+        Layers and head start by the model's rule. Everything else keeps what the factory made.
+        """
         # A factory draws from the one generator that all threads share.
         with self._building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self._build(width)
-        params = {k: v.detach().clone() for k, v in module.named_parameters()}
-        g = torch.Generator().manual_seed(seed)
-        for k, shape in self.shapes(width).items():
-            if params[k].shape != shape:  # a layer that was widened here, not by the factory
-                bound = params[k].abs().max()
-                params[k] = torch.empty(shape).uniform_(-1, 1, generator=g) * bound
-        return params
+        made, shapes = dict(module.named_parameters()), self.shapes(width)
+        # A layer that was widened here, not by the factory, has no start yet.
+        params = {k: made[k].detach().clone() if made[k].shape == s else torch.empty(s) for k, s in shapes.items()}
+        return params | start.draw(self.rule, params, self.layers, self.head, seed)
 
     def __call__(self, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
         return self._network(width)[0](params, x)

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from pa3dfl.disk import errors_name
 from pa3dfl.errors import UserError
 from pa3dfl.report.runs import Run, distinct
-from pa3dfl.report.tables import comparison, fifth_labels
+from pa3dfl.report.tables import capacity_labels, comparison
 
 # Okabe and Ito's palette without its yellow, which is lost on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,14 +52,15 @@ def learning_curve(runs: Sequence[Run], out: Path) -> Path:
 
 
 def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
-    """Mean test accuracy of each fifth of the clients by capacity; None where capacities are all equal."""
+    """Mean test accuracy of each level or fifth of the clients by capacity; None where capacities are all equal."""
     records = comparison(runs)
-    labels = fifth_labels(records)
-    fig, ax = _run_axes([run for run, record in zip(runs, records, strict=True) if record["fifths"]])
-    if not _plot(ax, [run.name for run in runs], [list(enumerate(record["fifths"])) for record in records]):
+    labels = capacity_labels(records)
+    fig, ax = _run_axes([run for run, record in zip(runs, records, strict=True) if record["by_capacity"]])
+    if not _plot(ax, [run.name for run in runs], [list(enumerate(record["by_capacity"])) for record in records]):
         return None
-    ax.set_xticks(range(5), [label.removeprefix("r ") for label in labels])
-    ax.set_xlabel("client capacity r, by fifths of the clients")
+    ax.set_xticks(range(len(labels)), [label.removeprefix("r ").removeprefix("= ") for label in labels])
+    levels = all("=" in label for label in labels)
+    ax.set_xlabel("client capacity r" if levels else "client capacity r, by fifths of the clients")
     return _save(fig, out)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pa3dfl.errors import UserError
 
 # What two runs must share before their numbers can be compared.
-CONDITIONS = ("data", "setting", "seed")
+CONDITIONS = ("data", "setting", "seed", "tested")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def distinct(rows: Iterable[Mapping[str, Any]], key: str) -> list[str]:
 def conditions(row: Mapping[str, Any]) -> list[str]:
     """The known conditions in words, for names and titles."""
     known = [(key, row[key]) for key in CONDITIONS if row.get(key) is not None]
-    return [f"seed {value}" if key == "seed" else str(value) for key, value in known]
+    return [f"{key} {value}" if key in ("seed", "tested") else str(value) for key, value in known]
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -157,6 +157,7 @@ def _summary_so_far(path: Path, rounds: list[dict], clients: list[dict]) -> dict
         "best_round": best.get("round"),
         **{key: best.get(key) if value is None else value for key, value in kept.items()},
         "worst_decile_accuracy": best.get("worst_decile_accuracy"),
+        "rules": best.get("rules", {}),
         "seconds": sum(record.get("seconds") or 0.0 for record in rounds),
     }
 

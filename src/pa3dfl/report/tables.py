@@ -11,18 +11,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pa3dfl.config import RULES_OF_TESTING
 from pa3dfl.report.runs import CONDITIONS, Run, average, conditions, distinct, mean
 
 _NONE = "–"
+# More of them are put together in fifths of the clients.
+MOST_LEVELS = 5
 _AVERAGED = ("test_accuracy", "val_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down", "seconds")
 
 
 def comparison(runs: Iterable[Run]) -> list[dict[str, Any]]:
     """One JSON-ready record per run; what a run does not know is None.
 
-    `fifths` holds the mean test accuracy of each fifth of the clients by capacity r, lowest first, and
-    `capacities` the [lowest, highest] r within each. Both are empty where a fifth means nothing: all
-    clients equal, or fewer than five. Bytes are those of a mean round, over all its clients.
+    `by_capacity` holds the mean test accuracy of each level of capacity r, lowest first, or of each fifth of the
+    clients where there are more than five levels; `capacities` holds the [lowest, highest] r within each. Both are
+    empty where all clients are equal. `rules` holds the mean test accuracy by every rule of testing that was measured.
+    Bytes are those of a mean round, over all its clients.
     """
     return [_record(run) for run in runs]
 
@@ -37,6 +41,7 @@ def across_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
         records.append(
             comparison([average(own)])[0]
             | {key: mean(row[key] for row in each if row[key] is not None) for key in _AVERAGED}
+            | {"rules": {rule: mean(row["rules"].get(rule) for row in each) for rule in _rules(each)}}
             | {"runs": len(own), "deviation": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None}
         )
     return records
@@ -44,10 +49,17 @@ def across_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def render(records: Sequence[dict[str, Any]], console: Console) -> None:
     """Prints the comparison: percent, the best of each accuracy column in bold."""
-    labels = fifth_labels(records)
-    headers = ["mean", "worst\ntenth", *(label.replace(" ", "\n", 1) for label in labels)]
+    labels = capacity_labels(records)
+    # The mean is by the rule that a run was tested by; what other rules say stands beside it.
+    others = [rule for rule in _rules(records) if any(row["tested"] != rule for row in records)]
+    headers = ["mean", "worst\ntenth", *(label.replace(" ", "\n", 1) for label in labels), *others]
     rows = [
-        [row["test_accuracy"], row["worst_decile_accuracy"], *(row["fifths"] or [None] * len(labels))]
+        [
+            row["test_accuracy"],
+            row["worst_decile_accuracy"],
+            *(row["by_capacity"] + [None] * (len(labels) - len(row["by_capacity"]))),
+            *(row["rules"].get(rule) for rule in others),
+        ]
         for row in records
     ]
     # Compared as printed, so that two equal-looking numbers are both bold or both plain.
@@ -74,22 +86,22 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
         table.add_row(Text(row["name"]), accuracies[0], *deviation, *accuracies[1:], *traffic, best_round, time)
     console.print(table)
 
-    if labels and labels[0].startswith("fifth"):
-        console.print("fifth 1: the clients with the least capacity r", highlight=False)
+    if labels and labels[0].startswith("part"):
+        console.print("part 1: the clients with the least capacity r", highlight=False)
     if differ := [f"{key} ({', '.join(found)})" for key, found in values.items() if len(found) > 1]:
         console.print(f"Note: these runs differ in {', '.join(differ)}.", markup=False, highlight=False)
 
 
-def fifth_labels(records: Iterable[dict[str, Any]]) -> list[str]:
-    """A name for each fifth: its highest r where all runs agree on it; none where no run has fifths."""
-    ends = {tuple(_percent(high) for _, high in row["capacities"]) for row in records if row["fifths"]}
-    if len(ends) > 1:
-        return [f"fifth {i}" for i in range(1, 6)]
-    return [f"r ≤ {end}" for end in ends.pop()] if ends else []
+def capacity_labels(records: Iterable[dict[str, Any]]) -> list[str]:
+    """A name for each part of the clients by capacity: its level or highest r where all runs agree on it."""
+    found = {tuple(_labels(row["capacities"])) for row in records if row["capacities"]}
+    if len(found) > 1:
+        return [f"part {i}" for i in range(1, max(map(len, found)) + 1)]
+    return list(found.pop()) if found else []
 
 
 def _record(run: Run) -> dict[str, Any]:
-    capacities, fifths = _by_capacity(run.clients)
+    capacities, accuracies = _by_capacity(run.clients)
     known = run.summary.get
     worst = _worst_tenth(run.clients)
     return {
@@ -100,7 +112,8 @@ def _record(run: Run) -> dict[str, Any]:
         "best_round": known("best_round"),
         "test_accuracy": known("test_accuracy"),
         "worst_decile_accuracy": known("worst_decile_accuracy") if worst is None else worst,
-        "fifths": fifths,
+        "rules": {rule: values["test_accuracy"] for rule, values in (known("rules") or {}).items()},
+        "by_capacity": accuracies,
         "capacities": capacities,
         "val_accuracy": known("val_accuracy"),
         **{key: mean(r.get(key) for r in run.rounds) for key in ("bytes_up", "bytes_down")},
@@ -111,10 +124,14 @@ def _record(run: Run) -> dict[str, Any]:
 
 
 def _by_capacity(clients: Sequence[dict[str, Any]]) -> tuple[list[list[float]], list[float | None]]:
-    if len(clients) < 5 or len({client["r"] for client in clients}) == 1:
+    levels = sorted({client["r"] for client in clients})
+    if len(levels) < 2:
         return [], []
-    ranked = sorted(clients, key=lambda client: (client["r"], client["client"]))
-    parts = [[ranked[i] for i in part] for part in np.array_split(np.arange(len(ranked)), 5)]
+    if len(levels) <= MOST_LEVELS:
+        parts = [[client for client in clients if client["r"] == r] for r in levels]
+    else:
+        ranked = sorted(clients, key=lambda client: (client["r"], client["client"]))
+        parts = [[ranked[i] for i in part] for part in np.array_split(np.arange(len(ranked)), 5)]
     spans = [[part[0]["r"], part[-1]["r"]] for part in parts]
     return spans, [mean(client["test_accuracy"] for client in part) for part in parts]
 
@@ -122,6 +139,17 @@ def _by_capacity(clients: Sequence[dict[str, Any]]) -> tuple[list[list[float]], 
 def _worst_tenth(clients: Sequence[dict[str, Any]]) -> float | None:
     tested = sorted(c["test_accuracy"] for c in clients if c["test_accuracy"] is not None)
     return mean(tested[: math.ceil(len(tested) / 10)])
+
+
+def _rules(records: Iterable[dict[str, Any]]) -> list[str]:
+    """The rules of testing that any of the records has a number for."""
+    measured = {rule for row in records for rule in row["rules"]}
+    return [rule for rule in RULES_OF_TESTING if rule in measured]
+
+
+def _labels(spans: Sequence[Sequence[float]]) -> list[str]:
+    sign = "=" if all(low == high for low, high in spans) else "≤"
+    return [f"r {sign} {_percent(high)}" for _, high in spans]
 
 
 def _shown(value: float | None, factor: float, form: str) -> str:

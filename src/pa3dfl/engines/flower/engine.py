@@ -10,11 +10,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from pa3dfl.engines.base import Engine, Round, Score, Tick, silent
+from pa3dfl.engines.base import Engine, Round, Tick, silent
 from pa3dfl.engines.flower.wire import Facts, Refused, number, pack, read_facts, room, unpack, whole, write_facts
 from pa3dfl.engines.sequential import CHUNK
 from pa3dfl.guard import Guard, Rejected, Spec
-from pa3dfl.methods import Update
+from pa3dfl.methods import Score, Update
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree, nbytes
 
@@ -42,6 +42,7 @@ class Network(Protocol):
 
 class Flower(Engine):
     name = "flower"
+    may_lose_clients = True
 
     def __init__(self, network: Network, setup: Facts, timeout: float) -> None:
         self.network, self.setup, self.timeout = network, setup, timeout
@@ -51,36 +52,43 @@ class Flower(Engine):
 
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
         method, task, rnd = work.method, work.task, work.number
-        downs = method.download(task, work.server, work.clients, rnd)
+        downs = work.download(work.clients)
         sizes = {c.id: nbytes(down) for c, down in zip(work.clients, downs, strict=True)}
-        orders = [(c, self._order("train", c, work.private, rnd), d) for c, d in zip(work.clients, downs, strict=True)]
+        orders = [
+            (
+                c,
+                self._order("train", c, work.private, rnd) | {"select": work.select if c.id in work.scored else None},
+                d,
+            )
+            for c, d in zip(work.clients, downs, strict=True)
+        ]
         guard = self._guards.setdefault(task, Guard(method, task))
         updates = []
         for client, reply in self._ask(orders, tick):
             try:
-                update = update_of(client, rnd, reply, guard.spec(work.server, client), task.device)
+                update = update_of(client, rnd, reply, guard.spec(client, work.shapes), task.device)
             except Refused as e:
                 update = Update(client, {}, 0, {}, math.nan, 0, str(e))
             update.bytes_down = sizes[client.id]
             updates.append(update)
         return updates
 
-    def evaluate(self, work: Round, select: str, tick: Tick = silent) -> list[Score]:
-        rnd = work.number
+    def evaluate(self, work: Round, rules: Sequence[str], tick: Tick = silent) -> list[Score]:
+        rnd, what = work.number, {"rules": list(rules), "select": work.select}
 
         def orders() -> Iterable[Order]:
             for at in range(0, len(work.clients), CHUNK):
                 chunk = work.clients[at : at + CHUNK]
-                for c, down in zip(chunk, work.method.download(work.task, work.server, chunk, rnd), strict=True):
-                    yield c, self._order("test", c, work.private, rnd) | {"select": select}, down
+                for c, down in zip(chunk, work.download(chunk), strict=True):
+                    yield c, self._order("test", c, work.private, rnd) | what, down
 
-        scores: dict[int, Score] = {}
+        scores: dict[int, list[Score]] = {}
         for client, reply in self._ask(orders(), tick):
             try:
-                scores.setdefault(client.id, score_of(client, rnd, reply))
+                scores.setdefault(client.id, scores_of(client, rnd, rules, reply))
             except Refused as e:
                 self._verdicts[client.id] = f"round {rnd}: test: {e}"
-        return [scores[i] for i in sorted(scores)]
+        return [score for i in sorted(scores) for score in scores[i]]
 
     def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:
         self._verdicts |= {r.client: r.reason for r in rejected}
@@ -166,16 +174,23 @@ def update_of(client: Client, rnd: int, message: Message, spec: Spec, device: to
     n, loss = whole(facts, "n"), number(facts, "loss")
     tree = {k: v.to(device) for k, v in unpack(blob, room(spec)).items()}
     receipt = {RECEIPT: torch.tensor(rnd)} if facts.get("keeps") is True else {}
-    return Update(client, tree, n, receipt, loss, 0)
+    score = None if facts.get("score") is None else score_of(client, "kept", facts["score"])
+    return Update(client, tree, n, receipt, loss, 0, score=score)
 
 
-def score_of(client: Client, rnd: int, message: Message) -> Score:
+def scores_of(client: Client, rnd: int, rules: Sequence[str], message: Message) -> list[Score]:
     facts, _ = reply_of(client, rnd, "test", message)
-    held = facts.get("score")
+    held = facts.get("scores")
+    if not isinstance(held, list) or len(held) != len(rules):
+        raise Refused(f"no scores by the rules {', '.join(rules)}")
+    return [score_of(client, rule, values) for rule, values in zip(rules, held, strict=True)]
+
+
+def score_of(client: Client, rule: str, held: object) -> Score:
     if not isinstance(held, dict):
-        raise Refused("no score")
+        raise Refused("a score that is not a JSON object")
     names = ("val_accuracy", "val_loss", "test_accuracy", "alpha")
     values = {name: number(held, name) for name in names}
     if not all(0 <= values[name] <= 1 for name in ("val_accuracy", "test_accuracy", "alpha")):
         raise Refused("an accuracy outside 0..1")
-    return Score(client.id, **values)
+    return Score(client.id, rule, **values)

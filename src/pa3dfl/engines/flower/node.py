@@ -3,12 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from pa3dfl.engines.base import Score
 from pa3dfl.engines.flower.shelf import Shelf
-from pa3dfl.engines.flower.wire import Facts, Refused, pack, unpack
+from pa3dfl.engines.flower.wire import Facts, Refused, pack, unpack, whole
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
-from pa3dfl.methods import Method
+from pa3dfl.methods import Method, Score
 from pa3dfl.task import Client, Task
 from pa3dfl.tree import Tree
 
@@ -39,6 +38,9 @@ class Host(Protocol):
 
 def answer(host: Host, order: Facts, blob: bytes) -> tuple[Facts, bytes]:
     """The reply to an order. What a person can mend is said in the reply instead of raised."""
+    for name in ("client", "round", "receipt"):  # they become names of files
+        if order.get(name) is not None or name != "receipt":
+            whole(order, name)
     try:
         facts, reply = _work(host, order, unpack(blob))
     except (UserError, Refused) as e:
@@ -58,11 +60,18 @@ def _work(host: Host, order: Facts, received: Tree) -> tuple[Facts, bytes]:
     private = None if stored is None else {k: v.to(task.device) for k, v in stored.items()}
     if order["kind"] == "train":
         shelf.settle(receipt)
-        update = place.worker.train_one(method, task, client, down, private, rnd)
+        update, model = place.worker.train_one(method, task, client, down, private, rnd, order["select"])
         if update.private:
             shelf.save(rnd, update.private)
-        facts = {"n": update.n, "loss": update.loss, "keeps": bool(update.private)}
+        facts: Facts = {"n": update.n, "loss": update.loss, "keeps": bool(update.private)}
+        if update.score and model is not None:
+            host.tested(place, client, order, update.score, model)
+            facts["score"] = asdict(update.score)
         return facts, pack(update.tree)
-    score, model = place.worker.test_one(method, task, client, down, private, rnd, order["select"])
-    host.tested(place, client, order, score, model)
-    return {"score": asdict(score)}, b""
+    scores = []
+    for score, model in place.worker.test_one(
+        method, task, client, down, private, rnd, order["rules"], order["select"]
+    ):
+        host.tested(place, client, order, score, model)
+        scores.append(asdict(score))
+    return {"scores": scores}, b""

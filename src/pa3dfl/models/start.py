@@ -1,0 +1,45 @@
+"""How the layers of a network start: one rule for all networks and all methods.
+
+`he`: weights of encoder layers are normal with variance 2/fan_in (He et al., 2015, the gain of ReLU), those of the
+head, which no ReLU follows, with variance 1/fan_in; biases are zero. `pytorch`: weights and biases are uniform in
+±1/√fan_in, which is what PyTorch's linear layers and convolutions do by themselves.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from pa3dfl.rng import generator
+from pa3dfl.tree import Tree
+
+RULES = ("he", "pytorch")
+
+
+def deviation(rule: str, fan_in: int, head: bool = False) -> float:
+    """Standard deviation of a layer's weights."""
+    return math.sqrt({"he": 1 if head else 2, "pytorch": 1 / 3}[rule] / fan_in)
+
+
+def bias_deviation(rule: str, fan_in: int) -> float:
+    return deviation(rule, fan_in) if rule == "pytorch" else 0.0
+
+
+def draw(rule: str, params: Mapping[str, Tensor], layers: Iterable[str], head: str, seed: int) -> Tree:
+    """Fresh weights and biases of the layers and the head, each from a key of its own."""
+    tree: Tree = {}
+    for layer in (*layers, head):
+        weight, bias = f"{layer}.weight", f"{layer}.bias"
+        if weight not in params:  # tied to another layer's
+            continue
+        fan_in = params[weight][0].numel()
+        for name in {weight, bias} & params.keys():
+            fresh, g = torch.empty_like(params[name]), generator(seed, f"start:{name}")
+            if rule == "pytorch":
+                tree[name] = fresh.uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=g)
+            elif name == weight:
+                tree[name] = fresh.normal_(0, deviation(rule, fan_in, layer == head), generator=g)
+            else:
+                tree[name] = fresh.zero_()
+    return tree
