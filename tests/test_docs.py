@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def train(folder: Path, *words: str) -> list[float]:
-    command = [sys.executable, "-m", "pa3dfl", "run", *words, *TINY]
+    command = [sys.executable, "-m", "pa3dfl.cli", "run", *words, *TINY]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     out = folder / json.loads(done.stdout)["path"]
