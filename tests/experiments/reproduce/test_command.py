@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import pytest
 
 from conftest import make_arrays
-from pa3dfl import cli
+from pa3dfl import cli, methods
 from pa3dfl.engines import cost
 from pa3dfl.experiments import api
-from pa3dfl.experiments.reproduce import cells, records, timing, work
+from pa3dfl.experiments.reproduce import cells, convergence, efficiency, hn_cost, records, timing, work
 from pa3dfl.federation.federation import Federation
 from workspace import Capture, printed, refused
 
@@ -200,6 +201,31 @@ def test_a_pace_is_measured_once(capsys: Capture, monkeypatch: pytest.MonkeyPatc
     [second] = printed(capsys, *OVERALL, "--methods", "fedavg", "--dry-run")
     assert second == first
     assert not Path("docs").exists()
+
+
+# --- everything ---
+
+
+def test_all_parts_at_a_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficiency, "BATCHES", (2,))
+    monkeypatch.setattr(efficiency, "ROWS", {"p-width": "fedavg"})
+    monkeypatch.setattr(hn_cost, "MODELS", {})
+    monkeypatch.setattr(convergence, "ROUNDS", 2)
+    monkeypatch.setattr(convergence, "ROWS", 5)
+    assert cli.main(["reproduce", "all", *TINY, "--fraction", "1/500"]) == 0
+    rows = {r["row"] for r in results()}
+    assert rows >= {*methods.registry(), *methods.registry(methods.ABLATIONS)}
+    # λ and depth that are the defaults are Pa3dFL's own run again.
+    swept = {f"pa3dfl@{k}={v}" for k, values in cells.SWEEPS.items() for v in values}
+    assert {r for r in rows if "@" in r} == swept - {"pa3dfl@lam=0.001", "pa3dfl@depth=3"}
+    page = Path("docs/reproduction.md").read_text()
+    for title in ("Overall accuracy", "Efficiency", "Cost of the hyper-network", "Ablation", "Figures", "Runs"):
+        assert f"## {title}" in page
+    for picture in re.findall(r"\]\((images/.*?)\)", page):
+        assert (Path("docs") / picture).is_file()
+    assert {"lam.png", "depth.png", "convergence.png"} <= {p.name for p in Path("docs/images/reproduction").iterdir()}
+    assert cli.main(["reproduce", "--render-only"]) == 0
+    assert Path("docs/reproduction.md").read_text() == page
 
 
 # --- what cannot be run ---

@@ -139,8 +139,16 @@ def test_rules_are_told_apart() -> None:
         return one | {"rules": one["rules"] | two["rules"], "clients": clients}
 
     text = verdict.paragraph(columns([both("pa3dfl", MANY, FEW), both("fedavg", FEW, MANY)]))
-    assert "tested as adapted, Pa3dFL has 87.5% and leads" in text
-    assert "tested as received, Pa3dFL has 61.7%; FedAvg (87.5%) is better." in text
+    assert "Tested as adapted, Pa3dFL has 87.5% and leads" in text
+    assert "Tested as received, Pa3dFL has 61.7%; FedAvg (87.5%) is better." in text
+
+
+def test_of_several_lengths_the_longest_is_told() -> None:
+    short = [record("pa3dfl", FEW), record("fedavg", MANY)]
+    long = [record("pa3dfl", MANY, planned_rounds=100), record("fedavg", FEW, planned_rounds=100)]
+    text = verdict.paragraph(columns(short + long))
+    assert "100 of 500 rounds**: Tested as adapted, Pa3dFL has 87.5% and leads" in text
+    assert "10 of 500" not in text
 
 
 def test_where_runs_were_made() -> None:

@@ -9,7 +9,7 @@ from pa3dfl.experiments.reproduce.significance import Difference, difference
 
 def section(column: Column) -> str:
     """Pa3dFL and its ablations; the difference is to Pa3dFL, by client and by seed."""
-    rules = column.rules()
+    rules = column.rules()[:2]
     same_model = column.model == paper.numbers()["models"].get(column.data)
     printed = paper.numbers()["ablation"].get(column.data, {}) if same_model and column.setting == "hetero" else {}
     whole = column.row("pa3dfl")
@@ -34,4 +34,4 @@ def _told(d: Difference | None) -> list[str]:
         return [EMPTY] * 3
     alike = sum(s * d.mean > 0 for s in d.seeds)
     p = "< 0.001" if d.p < 0.001 else f"{d.p:.3f}"
-    return [f"{100 * d.mean:+.1f} ± {100 * d.error:.1f}", p, f"{alike} of {len(d.seeds)}"]
+    return [f"{signed(100 * d.mean)} ± {100 * d.error:.1f}", p, f"{alike} of {len(d.seeds)}"]

@@ -23,13 +23,13 @@ from pa3dfl.experiments.reproduce.drawing import legend, panels, plot, save
 from pa3dfl.methods.pa3dfl.method import HN, Pa3dFL, U
 from pa3dfl.methods.task import Task
 
-CLIENTS, ROWS, ROUNDS = 8, 20, 100
+CLIENTS, ROWS, ROUNDS = 8, 20, 60
 GAMMA, ETA, DECAY = 1.0, 0.004, 0.98
 
 Made = tuple[Pa3dFL, Task]
 
 
-def make(rows: int = ROWS) -> Made:
+def make(rows: int) -> Made:
     """Bundled images, three levels of capacity, float64; neither clipping nor weight decay nor a local head's loss."""
     method = Pa3dFL(
         embedding=8, hidden=8, hn_lr=GAMMA, hn_encoder_lr=GAMMA, hn_clip=0.0, tau_min=1e-9, local_weight=1e-30
@@ -47,7 +47,7 @@ def make(rows: int = ROWS) -> Made:
     return method, api.make_task(config, method, Arrays(whole.x[:few], whole.y[:few], whole.classes))
 
 
-def descend(made: Made, rounds: int = ROUNDS) -> list[dict[str, float]]:
+def descend(made: Made, rounds: int) -> list[dict[str, float]]:
     """F, both gradients' squared norms, and how each changed, before every round."""
     method, task = made
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
@@ -96,12 +96,13 @@ def _distance(a: Tree, b: Tree) -> float:
     return math.sqrt(_square({k: a[k] - b[k] for k in a}))
 
 
-def run(results: Path, rounds: int = ROUNDS, rows: int = ROWS) -> Path:
+def run(results: Path, rounds: int | None = None, rows: int | None = None) -> Path:
     """Recorded once: the same on every machine but for last digits."""
     path = results / "convergence.json"
     if path.is_file():
         return path
-    steps = descend(make(rows), rounds)
+    rows = rows or ROWS
+    steps = descend(make(rows), rounds or ROUNDS)
     about: dict[str, Any] = {
         "clients": CLIENTS, "rows": rows, "gamma": GAMMA, "eta": ETA, "decay": DECAY, "commit": machine.commit(),
     }  # fmt: skip

@@ -29,7 +29,7 @@ def width_and_p_min(name: str, r: Fraction) -> tuple[Fraction, Fraction]:
     return width, Fraction(1, 8) if name == "pa3dfl" and r == 1 else Fraction(1, 16)
 
 
-def measure(device: torch.device, batches: Sequence[int] = BATCHES) -> list[dict[str, Any]]:
+def measure(device: torch.device, batches: Sequence[int]) -> list[dict[str, Any]]:
     """Every cell of the tables: counted, and for the memory measured on the device."""
     rows = []
     for name, method_name in ROWS.items():
@@ -49,12 +49,12 @@ def measure(device: torch.device, batches: Sequence[int] = BATCHES) -> list[dict
     return rows
 
 
-def run(results: Path, device_name: str, batches: Sequence[int] = BATCHES) -> Path:
+def run(results: Path, device_name: str, batches: Sequence[int] | None = None) -> Path:
     """Measure what this machine's record does not have yet."""
     device = api.device_of(device_name)
     name = "".join(c if c.isalnum() else "-" for c in machine.processor(device.type).lower())[:60]
     known = records.read(results / "efficiency" / f"{name}.json") or {"rows": []}
-    missing = [b for b in batches if b not in {row["batch"] for row in known["rows"]}]
+    missing = [b for b in batches or BATCHES if b not in {row["batch"] for row in known["rows"]}]
     rows = known["rows"] + measure(device, missing)
     about = {"device": machine.processor(device.type), "commit": machine.commit(), "version": api.version()}
     return records.write(about | {"rows": rows}, results / "efficiency", name)
@@ -82,7 +82,7 @@ def _of_measure(rows: Sequence[dict[str, Any]], measure: str) -> str:
     ours = {(row["row"], row["batch"], row["r"]): row[measure] for row in rows}
     lines = []
     for name in ROWS:
-        for batch in BATCHES if full else (128,):
+        for batch in full[name] if full else (128,):
             printed = full[name][batch] if full else main[name]
             cells = []
             for r, theirs in zip(paper.RATIOS, printed, strict=True):

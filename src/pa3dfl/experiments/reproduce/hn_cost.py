@@ -24,7 +24,10 @@ from pa3dfl.methods.task import Client
 
 MODELS = {"cnn-cifar100": ((3, 32, 32), 100), "resnet18-gn": ((3, 32, 32), 10)}
 DEPTHS = (1, 2, 3)
-CLIENTS, SAMPLED, REPEATS = 100, 20, 3
+CLIENTS, SAMPLED, REPEATS = 100, 20, 2
+LONG = 5.0
+"""Seconds from which a measurement is not repeated."""
+
 P_MIN = Fraction(1, 16)
 
 
@@ -50,14 +53,16 @@ def measure(name: str, device: torch.device, depths: Sequence[int] = DEPTHS) -> 
 
 def _times(hn: HyperNetwork, tree: Tree, ids: list[int], shapes: list[Any], device: torch.device) -> list[float]:
     seconds: list[list[float]] = []
-    for _ in range(1 + REPEATS):
+    for _ in range(REPEATS + 1):
         generating, trained = timed(partial(hn.generate, tree, ids, shapes), device)
         for own in trained:  # as after local training: a little away from what was generated
             for k, v in own.items():
                 v += 1e-3 * torch.randn(v.shape, generator=generator(0, f"hn-cost:{k}")).to(device)
         learning, _ = timed(partial(hn.update, tree, ids, trained), device)
         seconds.append([generating, learning])
-    return [statistics.median(values) for values in zip(*seconds[1:], strict=True)]  # without warming up
+        if generating + learning > LONG:  # to warm up and to repeat changes little
+            break
+    return [statistics.median(values) for values in zip(*(seconds[1:] or seconds), strict=True)]
 
 
 def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:

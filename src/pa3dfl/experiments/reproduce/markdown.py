@@ -21,7 +21,7 @@ def number(value: float | None, form: str = ".3g") -> str:
 
 
 def signed(value: float | None) -> str:
-    return EMPTY if value is None else f"{value:+.1f}"
+    return EMPTY if value is None else f"{round(value, 1) + 0.0:+.1f}"  # no -0.0
 
 
 def listed(words: Sequence[str]) -> str:

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 
 from pa3dfl.experiments.reproduce import paper
 from pa3dfl.experiments.reproduce.groups import Column, titled
-from pa3dfl.experiments.reproduce.markdown import listed
+from pa3dfl.experiments.reproduce.markdown import listed, signed
 from pa3dfl.experiments.reproduce.significance import difference
 
 Found = list[tuple[float, str]]
 
 
 def paragraph(columns: Sequence[Column]) -> str:
-    told = [text for column in columns if (text := of_column(column))]
+    told: dict[tuple[str, str, str], str] = {}
+    for column in columns:  # of several lengths the longest comes first
+        if text := of_column(column):
+            told.setdefault((column.data, column.setting, column.model), text)
     if not told:
         return (
             "There is no result yet in which Pa3dFL can be compared with another method on equal terms: "
@@ -19,7 +22,7 @@ def paragraph(columns: Sequence[Column]) -> str:
         )
     return (
         "Differences are between the same clients in the same seeds; methods are level where a sign-flip test over "
-        "clients has p > 0.05. " + " ".join(told)
+        "clients has p > 0.05. " + " ".join(told.values())
     )
 
 
@@ -46,7 +49,7 @@ def _standing(column: Column, rule: str) -> str:
     if not better + level + worse:
         return ""
     mean = 100 * (own.rule(rule) or 0.0)
-    start = f"tested as {rule}, Pa3dFL has {mean:.1f}%"
+    start = f"Tested as {rule}, Pa3dFL has {mean:.1f}%"
     others = len(better) + len(level) + len(worse)
     if better or level:
         parts = [f"{_names(better)} {_is(better)} better"] if better else []
@@ -63,7 +66,7 @@ def _decomposition(column: Column, rule: str) -> str:
     d = difference(own, other, rule) if own and other else None
     if d is None:
         return ""
-    change = f"{-100 * d.mean:+.1f} ± {100 * d.error:.1f} points, {rule}"
+    change = f"{signed(-100 * d.mean)} ± {100 * d.error:.1f} points, {rule}"
     means = {1: "worse", 0: "as good", -1: "better"}[d.verdict]
     return f"With FLANC's decomposition inside it Pa3dFL is {means} ({change})."
 
