@@ -56,7 +56,7 @@ def test_ten_steps_in_float32(name: str, make_task: Make) -> None:
     method = methods.find(name)()
     ends = []
     for engine in ("sequential", "threaded"):
-        task = make_task(method, engine=engine, precision="fp32", epochs=10, batch=40, lr=0.005)
+        task = make_task(method, engine=engine, precision="fp32", epochs=10, batch=40, lr=0.004)
         ends.append(engine_of(engine, CPU, 2).train(Round(method, task, method.init_server(task), {}, task.clients, 1)))
     for a, b in zip(*ends, strict=True):
         assert a.client == b.client
