@@ -16,7 +16,7 @@ RATIOS = (Fraction(1, 256), Fraction(1, 64), Fraction(1, 4), Fraction(1))
 
 @functools.cache
 def numbers() -> dict[str, Any]:
-    return yaml.safe_load((resources.files("pa3dfl") / "reproduce" / "paper.yaml").read_text())
+    return yaml.safe_load((resources.files(__package__) / "paper.yaml").read_text())
 
 
 def accuracy(data: str, setting: str, method: str, model: str) -> tuple[float, float] | None:
