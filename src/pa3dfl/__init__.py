@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from pa3dfl.config import Config
     from pa3dfl.errors import UserError
 
+__version__ = "0.1.0"
+
 __all__ = ["Config", "UserError", "resume", "run"]
 
 _MODULES = {"Config": "config", "UserError": "errors", "resume": "api", "run": "api"}

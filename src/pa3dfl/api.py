@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pa3dfl import __version__
 from pa3dfl.assembly import (
     configure,
     device_of,
@@ -27,7 +28,6 @@ from pa3dfl.engines import Engine, engine_of
 from pa3dfl.errors import UserError
 from pa3dfl.federation import Federation, Plan, State
 from pa3dfl.methods import Method
-from pa3dfl.names import version
 from pa3dfl.progress import duration
 from pa3dfl.report import learning_curve, read_run
 from pa3dfl.results import RunDirectory, averages
@@ -46,7 +46,6 @@ __all__ = [
     "resume",
     "run",
     "set_arithmetic",
-    "version",
 ]
 
 
@@ -152,7 +151,7 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         "seconds": state.seconds,
         "device": _device_name(federation.task.device),
         "engine": federation.engine.name,
-        "version": version(),
+        "version": __version__,
         "torch": torch.__version__,
         "config_hash": config.hash(),
         "path": str(federation.directory.path),
