@@ -1,4 +1,4 @@
-"""What is measured on a GPU: networks, shapes and clients as in the paper, on random bytes, and how time is taken."""
+"""Networks, shapes and clients as in the paper, on random bytes, and how time is taken on a GPU."""
 
 import statistics
 import time
@@ -21,14 +21,14 @@ CASES = {  # data, model, rows of each client in all, shape, classes
 }
 
 
-def make(case: str, name: str, precision: str) -> tuple[Any, Task]:
+def make(case: str, name: str, precision: str, device: str = "cuda") -> tuple[Any, Task]:
     data, model, rows, shape, classes = CASES[case]
     rng = np.random.default_rng(0)
     arrays = Arrays(
         rng.integers(0, 256, (100 * rows, *shape), dtype=np.uint8), rng.integers(0, classes, 100 * rows), classes
     )
     config = api.configure({
-        "data": data, "model": model, "method": name, "device": "cuda", "precision": precision, "partition": "iid",
+        "data": data, "model": model, "method": name, "device": device, "precision": precision, "partition": "iid",
     })  # fmt: skip
     api.set_arithmetic(config)
     method = api.make_method(config)

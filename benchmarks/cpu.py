@@ -1,4 +1,4 @@
-"""This library beside the plain loop, the processor's limit and other simulators: `make bench`."""
+"""This library beside the plain loop, the processor's limit and other simulators, and Pa3dFL's rounds: `make bench`."""
 
 import argparse
 import dataclasses
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import rounds
 from benchmarks.arguments import count, width
 from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
 from benchmarks.tables import save, show
@@ -33,7 +34,13 @@ def main() -> None:
     if not args.bf16:
         print("bfloat16 left out: this processor has no instructions for it (--bf16 measures it anyway)")
     settings = dataclasses.asdict(args.work) | {"repeats": args.repeats, "torch": torch.__version__}
-    save(args.out, "cpu", settings, {str(w.width): r for w, r in zip(works, results, strict=True)})
+    measured = {str(w.width): r for w, r in zip(works, results, strict=True)}
+    whole = {}
+    if not args.only:
+        precisions, epochs = ("fp32", "bf16")[: 1 + args.bf16], 1 if args.short else rounds.EPOCHS
+        cases = rounds.CNNS[: 1 if args.short else None]
+        whole = rounds.measured(cases, ["pa3dfl"], precisions, args.repeats, epochs, args.work.threads)
+    save(args.out, "cpu", settings, measured | {"whole rounds": whole})
 
 
 def arguments() -> argparse.Namespace:

@@ -43,15 +43,18 @@ class Live:
     def server(self) -> None:
         self.start("server", "deploy", "server", "site")
 
-    def node(self, i: int, *flags: str, folder: str | None = None) -> None:
+    def node(self, i: int, *flags: str, folder: str | None = None, prefix: tuple[str, ...] = ()) -> None:
         place = folder or f"site/nodes/node-{i}"
         words = ("--data", f"node-{i}.npz", "--capacity", self.capacities[i])
-        self.start(f"node-{i}", "deploy", "node", place, *words, *flags)
+        self.execute(f"node-{i}", [*prefix, *pa3dfl("deploy", "node", place, *words, *flags)])
 
     def start(self, name: str, *words: str) -> None:
+        self.execute(name, pa3dfl(*words))
+
+    def execute(self, name: str, words: list[str], **environment: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                pa3dfl(*words), cwd=self.folder, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
+                words, cwd=self.folder, env=ENVIRONMENT | environment, stdout=log, stderr=log, start_new_session=True
             )
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:

@@ -1,6 +1,8 @@
 """The commands of a deployment: what init writes, and one line with exit code 2 for whatever cannot be."""
 
+import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,8 @@ def test_what_init_writes(capsys: Capture) -> None:
     public = load_ssh_public_key((site / "keys" / "node-1.pub").read_bytes())
     assert isinstance(private, ec.EllipticCurvePrivateKey)
     assert private.public_key() == public
-    for secret in (node / "key", site / "certificates" / "server.key", site / "certificates" / "ca.key"):
+    secrets = [site / "token", *(site / "certificates" / name for name in ("server.key", "ca.key"))]
+    for secret in (node / "key", *secrets):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     ca, server = (
         x509.load_pem_x509_certificate((site / "certificates" / f"{n}.crt").read_bytes()) for n in ("ca", "server")
@@ -54,10 +57,15 @@ def test_what_init_writes(capsys: Capture) -> None:
 
 
 def test_init_again_adds_nodes_and_keeps_keys() -> None:
+    """And a token, if the site was made before there were tokens."""
     site = init("--nodes", "1")
-    key = (site / "nodes" / "node-0" / "key").read_bytes()
+    key, token = (site / "nodes" / "node-0" / "key").read_bytes(), (site / "token").read_bytes()
     init("--nodes", "3")
     assert (site / "nodes" / "node-0" / "key").read_bytes() == key
+    assert (site / "token").read_bytes() == token
+    (site / "token").unlink()
+    init("--nodes", "3")
+    assert len((site / "token").read_bytes()) == 64
     assert sorted(p.stem for p in (site / "keys").iterdir()) == ["node-0", "node-1", "node-2"]
 
 
@@ -103,3 +111,51 @@ def test_refused(words: tuple[str, ...], reason: str, tmp_path: Path, capsys: Ca
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert reason in err
+
+
+def test_code_of_one_s_own_is_told_to_nodes() -> None:
+    (Path("mine.py")).write_text("from pa3dfl.methods import find\nBetter = find('fedavg')\n")
+    site = init("--nodes", "1", "--method", "mine:Better")
+    assert yaml.safe_load((site / "nodes" / "node-0" / "node.yaml").read_text())["code"] == ["mine:Better"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "reason"),
+    [
+        (lambda s: (s / "token").unlink(), ("server", "site"), "site/token cannot be read (No such file or directory): "
+         "`pa3dfl deploy init site` makes one"),
+        (lambda s: (s / "token").chmod(0o644), ("server", "site"), "site/token is open to other users (mode 644): say "
+         "`chmod 600 site/token`"),
+        (lambda s: (s / "token").chmod(0o644), ("train", "site"), "site/token is open to other users"),
+        (lambda s: (s / "token").chmod(0o644), ("register", "site"), "site/token is open to other users"),
+        (lambda s: say(s / "server.yaml", proxies=["nginx"]), ("server", "site"), "proxies has 'nginx'"),
+        (lambda s: say(s / "server.yaml", host="203.0.113.7"), ("server", "site"), "203.0.113.7:9093 cannot be"),
+        (lambda s: say(s / "server.yaml", insecure=True), ("register", "site"), "its nodes have no keys"),
+        (lambda s: say(s / "nodes" / "node-0" / "node.yaml", code="mine:Better"),
+         ("node", "site/nodes/node-0", "--data", "rows.npz"), "expected a list of package.module:name"),
+    ],
+)  # fmt: skip
+def test_refused_before_anything_starts(
+    change: Callable[[Path], object], words: tuple[str, ...], reason: str, capsys: Capture
+) -> None:
+    site = init("--nodes", "1")
+    np.savez("rows.npz", x=np.zeros((9, 1, 8, 8), np.uint8), y=np.arange(9) % 3)
+    change(site)
+    capsys.readouterr()
+    assert cli.main(["deploy", *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert reason in err
+
+
+def test_a_port_in_use(capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        init("--nodes", "1", "--port", str(port))
+        capsys.readouterr()
+        assert cli.main(["deploy", "server", "site"]) == 2
+        assert f"127.0.0.1:{port} is in use: stop what listens there" in capsys.readouterr().err
+
+
+def say(path: Path, **changes: object) -> None:
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))

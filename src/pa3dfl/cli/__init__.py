@@ -18,6 +18,7 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl report DIR…                   table and pictures of one or several runs
   pa3dfl compare                       several methods and seeds on equal terms, in one table
   pa3dfl tune METHOD                   try a grid of options, choose by validation accuracy
+  pa3dfl reproduce [PART]              the paper's experiments: plan, run, render docs/reproduction.md
   pa3dfl methods                       what can be trained
   pa3dfl cost                          multiply-adds, memory, parameters and bytes by method and width
   pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
@@ -46,6 +47,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": imported("pa3dfl.cli.looking", "report_runs"),
     "compare": imported("pa3dfl.cli.training", "compare_methods"),
     "tune": imported("pa3dfl.cli.training", "tune_methods"),
+    "reproduce": imported("pa3dfl.cli.reproducing", "reproduce"),
     "methods": imported("pa3dfl.cli.looking", "list_methods"),
     "cost": imported("pa3dfl.cli.looking", "list_costs"),
     "data": imported("pa3dfl.cli.looking", "describe_data"),

@@ -1,6 +1,8 @@
 """Decoders in PyTorch's terms: outputs of one part at a time exist in full, its gradient never does."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +11,19 @@ from torch import Tensor
 from pa3dfl.decoders.decoder import Decoder, Held
 from pa3dfl.tree import leading
 
+T = TypeVar("T")
+
 # Rows of a weight: as many as a CPU's caches hold from one product to the next.
 AT_HAND = 2**14
 
 
 def decode(decoders: list[Decoder], clients: list[Held]) -> None:
     """Overwrites what clients hold with what is decoded for them."""
-    for d, whole in _each(decoders, clients):
-        for part, own, _ in _parts(d, whole):
-            torch._foreach_copy_(own, _leading(part, own, F.linear(part.mix, part.weight, part.bias)))
+
+    def one(part: Decoder, own: list[Tensor]) -> None:
+        torch._foreach_copy_(own, _leading(part, own, F.linear(part.mix, part.weight, part.bias)))
+
+    _all_parts(one, decoders, clients)
 
 
 def learn(decoders: list[Decoder], clients: list[Held], pace: float) -> tuple[Tensor, Tensor]:
@@ -25,29 +31,59 @@ def learn(decoders: list[Decoder], clients: list[Held], pace: float) -> tuple[Te
 
     Returns error·∂output/∂mix, (decoders, m, h), and the square of the norm of all these sums.
     """
+
+    def one(part: Decoder, own: list[Tensor]) -> tuple[Tensor, Tensor]:
+        torch._foreach_sub_(own, _leading(part, own, F.linear(part.mix, part.weight, part.bias)))
+        error = _padded(part, own)
+        slope = error @ part.weight
+        # ‖Σ_i error_i e_iᵀ‖² + ‖Σ_i error_i‖², from products of pairs.
+        square = ((error @ error.T) * (part.mix @ part.mix.T + 1)).sum()
+        _step(part, error, pace)
+        return slope, square
+
     slopes, squares = [torch.zeros_like(d.mix) for d in decoders], decoders[0].mix.new_zeros(())
-    for (d, whole), slope in zip(_each(decoders, clients), slopes, strict=True):
-        for part, own, who in _parts(d, whole):
-            torch._foreach_sub_(own, _leading(part, own, F.linear(part.mix, part.weight, part.bias)))
-            error = _padded(part, own)
-            torch._foreach_add_([slope[i] for i in who], list((error @ part.weight).unbind()))
-            # ‖Σ_i error_i e_iᵀ‖² + ‖Σ_i error_i‖², from products of pairs.
-            squares += ((error @ error.T) * (part.mix @ part.mix.T + 1)).sum()
-            _step(part, error, pace)
+    for i, who, (slope, square) in _all_parts(one, decoders, clients):
+        torch._foreach_add_([slopes[i][c] for c in who], list(slope.unbind()))
+        squares += square
     return torch.stack(slopes), squares
 
 
 def step(decoders: list[Decoder], clients: list[Held], pace: float) -> None:
     """The same step, of errors that are known."""
-    for d, whole in _each(decoders, clients):
-        for part, own, _ in _parts(d, whole):
-            _step(part, _padded(part, own), pace)
+    _all_parts(lambda part, own: _step(part, _padded(part, own), pace), decoders, clients)
 
 
-def _each(decoders: list[Decoder], clients: list[Held]) -> Iterator[tuple[Decoder, list[Tensor]]]:
-    """Decoders, each with what clients hold of its outputs."""
-    for i, d in enumerate(decoders):
-        yield d, [held.tensors[i] for held in clients]
+def _all_parts(
+    work: Callable[[Decoder, list[Tensor]], T], decoders: list[Decoder], clients: list[Held]
+) -> list[tuple[int, list[int], T]]:
+    """What `work` gives for every part, in order, with the number of its decoder and which clients hold it.
+
+    On a CPU each part is done by one core and the cores share out the parts. Within a part they would have to wait for
+    each other after every product, which on a busy machine takes several times as long as the products.
+    """
+    parts = [
+        (i, part, own, who)
+        for i, d in enumerate(decoders)
+        for part, own, who in _parts(d, [held.tensors[i] for held in clients])
+    ]
+
+    def one(part: tuple[int, Decoder, list[Tensor], list[int]]) -> tuple[int, list[int], T]:
+        i, d, own, who = part
+        return i, who, work(d, own)
+
+    cores, weight = torch.get_num_threads(), decoders[0].weight
+    # Tensors without contents (`cost`) know their mode in one thread only.
+    if cores == 1 or len(parts) == len(decoders) or weight.device.type != "cpu" or type(weight) is not Tensor:
+        return [one(part) for part in parts]
+    with ThreadPoolExecutor(cores, initializer=_use_one_core) as pool:
+        done = list(pool.map(one, parts))
+    torch.set_num_threads(cores)  # the threads have changed the count that new ones begin with
+    return done
+
+
+def _use_one_core() -> None:
+    torch.get_num_threads()  # settles this thread's count, which may be changed then
+    torch.set_num_threads(1)
 
 
 def _parts(d: Decoder, own: list[Tensor]) -> Iterator[tuple[Decoder, list[Tensor], list[int]]]:

@@ -2,13 +2,14 @@
 
 import datetime
 import ipaddress
-import os
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from pa3dfl.deploy.secret import write_secret
 
 YEARS = 5
 
@@ -26,13 +27,13 @@ def write_certificates(folder: Path, host: str) -> None:
         (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     for name, key in (("ca", authority), ("server", server)):
         pkcs8 = serialization.PrivateFormat.PKCS8
-        _secret(folder / f"{name}.key", _private(key, pkcs8))
+        write_secret(folder / f"{name}.key", _private(key, pkcs8))
 
 
 def write_node_key(path: Path) -> bytes:
     """A private key at `path` as ssh-keygen writes it; returns the public one."""
     key = _key()
-    _secret(path, _private(key, serialization.PrivateFormat.OpenSSH))
+    write_secret(path, _private(key, serialization.PrivateFormat.OpenSSH))
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     return key.public_key().public_bytes(*openssh) + b"\n"
 
@@ -43,12 +44,6 @@ def _key() -> ec.EllipticCurvePrivateKey:
 
 def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-
-
-def _secret(path: Path, content: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(handle, "wb") as f:
-        f.write(content)
 
 
 def _name(text: str) -> x509.Name:

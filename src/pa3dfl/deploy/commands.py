@@ -1,9 +1,9 @@
 """The commands `pa3dfl deploy …` and `pa3dfl predict`: arguments in, one line out for whatever cannot be."""
 
+import errno
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -62,29 +62,23 @@ def server(argv: list[str]) -> None:
     )
     _folder(parser)
     site = _site(parser.parse_exactly(argv).dir)
-    from pa3dfl.deploy.site import dial, program
-
     settings, environment = site.settings(), site.environment()
-    _free(dial(str(settings["host"])), int(settings["port"]))
-    listen = ["--host", str(settings["host"]), "--port", str(settings["port"])]
-    words = [program("flower-superlink"), *listen, "--disable-runtime-dependency-installation"]
-    words += ["--database", str(site.folder.resolve() / "superlink.db")]
-    if settings["insecure"]:
-        words.append("--insecure")
-    else:
-        folder = site.certificates.resolve()
-        words += ["--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")]
-        words += ["--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"]
-        # A process of its own, because this one becomes Flower's.
-        subprocess.Popen([sys.executable, "-m", "pa3dfl", "deploy", "register", str(site.folder)])
+    site.read_token()
+    site.proxies()
+    _bindable(str(settings["host"]), int(settings["port"]))
     sys.stdout.flush()
-    os.execve(words[0], words, environment)
+    # Becomes the SuperLink, with Flower's settings in its environment from the start.
+    os.execve(sys.executable, [sys.executable, "-m", "pa3dfl.deploy.superlink", str(site.folder)], environment)
 
 
 def register(argv: list[str]) -> None:
-    parser = Parser("pa3dfl deploy register", description="Let in all nodes whose public key is in DIR/keys.")
+    parser = Parser(
+        "pa3dfl deploy register", description="Let in the nodes whose public key is in DIR/keys, and no others."
+    )
     _folder(parser)
     site = _site(parser.parse_exactly(argv).dir)
+    if site.settings()["insecure"]:
+        raise UserError(f"{site.folder} was made with --insecure: its nodes have no keys")
     from pa3dfl.deploy.control import register as let_in
 
     for line in let_in(site):
@@ -176,8 +170,17 @@ def _site(folder: Path) -> "Site":  # type: ignore[name-defined]  # noqa: F821
     return Site(folder)
 
 
-def _free(host: str, port: int) -> None:
-    with socket.socket() as s:
-        s.settimeout(1)
-        if s.connect_ex((host, port)) == 0:
-            raise UserError(f"{host}:{port} is in use: stop what listens there, or set another port in server.yaml")
+def _bindable(host: str, port: int) -> None:
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(place)
+    except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            reason = "is in use: stop what listens there, or set another port in server.yaml"
+        else:
+            reason = (
+                f"cannot be listened at ({e.strerror or e}): set host and port in server.yaml; 0.0.0.0 is any address"
+            )
+        raise UserError(f"{host}:{port} {reason}") from None

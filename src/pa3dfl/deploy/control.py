@@ -4,32 +4,40 @@ import json
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.deploy.site import CONNECTION, Site, dial, program, site_config
+from pa3dfl.deploy.client import Control, public_key
+from pa3dfl.deploy.site import Site, dial, site_config
 from pa3dfl.disk import write_atomically
 from pa3dfl.errors import UserError
 
 LOOK_SECONDS = 0.5
-# Flower's own tool takes a second or two to say how a run stands.
-ASK_SECONDS = 10.0
+ASK_SECONDS = 5.0
 
 
 def register(site: Site, patience: float = 60.0) -> Iterator[str]:
-    """Make every key in `keys` known to the server; those that are known stay so."""
+    """Exactly the nodes whose key is in `keys` may come in: others are let in now, or turned out."""
+    control = Control(site)
     wait_for_server(site, patience)
-    for key in sorted(site.keys.glob("*.pub")):
-        done = flwr(site, "supernode", "register", str(key), CONNECTION)
-        said = " ".join((done.stdout + done.stderr).split())
-        if done.returncode == 0:
-            yield f"{key.stem} may come in"
-        elif "already" not in said.lower():
-            raise UserError(f"{key} was not accepted by the server: {said[-300:]}")
+    wanted = {}
+    for file in sorted(site.keys.glob("*.pub")):
+        try:
+            wanted[public_key(file.read_bytes())] = file.stem
+        except UserError as e:
+            raise UserError(f"{file}: {e}") from None
+    known, gone = control.nodes()
+    for key in sorted(wanted.keys() - known.keys(), key=wanted.__getitem__):
+        if key in gone:
+            yield f"{wanted[key]} stays out: its key was turned out before, and Flower takes no key twice"
+            continue
+        control.register(key)
+        yield f"{wanted[key]} may come in"
+    for key in known.keys() - wanted.keys():
+        control.unregister(known[key])
+        yield f"node {known[key]} may not come in any more: its key is not in {site.keys}"
 
 
 def train(site: Site, resume: bool, overwrite: bool, wanted: int, patience: float) -> None:
@@ -38,6 +46,7 @@ def train(site: Site, resume: bool, overwrite: bool, wanted: int, patience: floa
         raise UserError(f"there is no run in {site.folder} to go on with: leave --resume out")
     if not resume and not overwrite and site.run.exists() and any(site.run.iterdir()):
         raise UserError(f"{site.run} holds a run: go on with --resume, or say --overwrite")
+    control = Control(site)
     wait_for_server(site, 60.0)
     if not resume:
         shutil.rmtree(site.run, ignore_errors=True)
@@ -45,16 +54,11 @@ def train(site: Site, resume: bool, overwrite: bool, wanted: int, patience: floa
     ticket = secrets.token_hex(8)
     site.log.write_text("")
     write_atomically(site.ticket, ticket.encode())
-    options = f'folder="{site.folder.resolve()}" ticket="{ticket}" resume={str(resume).lower()} '
-    options += f"wait-for={wanted} patience={patience}"
-    done = flwr(site, "run", str(site.app), CONNECTION, "-c", options, "--format", "json")
-    answer = _json(done.stdout)
-    if done.returncode or not answer.get("success", True) or "run-id" not in answer:
-        raise UserError(f"the training could not be started: {_line(done.stdout + done.stderr)}")
-    follow(site, str(answer["run-id"]), ticket, config.rounds or 0)
+    run = control.start({"ticket": ticket, "resume": resume, "wait-for": wanted, "patience": patience})
+    follow(site, control, run, ticket, config.rounds or 0)
 
 
-def follow(site: Site, run: str, ticket: str, rounds: int) -> None:
+def follow(site: Site, control: Control, run: int, ticket: str, rounds: int) -> None:
     """Show the server's words and a line for each round, until it says how it ended or is no more."""
     log, records = Tail(site.log), Tail(site.run / "rounds.jsonl")
     asked = time.monotonic()
@@ -70,7 +74,7 @@ def follow(site: Site, run: str, ticket: str, rounds: int) -> None:
             break
         if time.monotonic() - asked > ASK_SECONDS:
             asked = time.monotonic()
-            state = status(site, run)
+            state = control.status(run)
             if state is None or state.startswith("finished"):
                 time.sleep(1)
                 if not outcome(site, ticket):
@@ -108,18 +112,6 @@ def names(site: Site) -> dict[int, str]:
     except (OSError, ValueError, KeyError):
         return {}
     return {i: s["name"] for i, s in enumerate(seats) if s}
-
-
-def status(site: Site, run: str) -> str | None:
-    """How Flower says that a run stands; None if the server is gone."""
-    done = flwr(site, "list", CONNECTION, "--run-id", run, "--format", "json")
-    found = _json(done.stdout).get("runs") or []
-    return str(found[0].get("status")) if done.returncode == 0 and found else None
-
-
-def flwr(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
-    command, environment = [program("flwr"), *words], site.environment()
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 def wait_for_server(site: Site, patience: float) -> None:
@@ -162,7 +154,3 @@ def _json(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[-400:] or f"{Path(sys.executable).parent / 'flwr'} said nothing"

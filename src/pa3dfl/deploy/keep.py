@@ -1,12 +1,13 @@
-"""Keep a program running: `python keep.py PROGRAM …` starts it again when it fails, and takes it along when it ends.
+"""Keep programs running: `python keep.py PROGRAM … [-- PROGRAM …]` starts each again when it ends.
 
+It takes them along when it is stopped itself. Flower's programs end with code 0 for many reasons: that ends nothing.
 A file of its own that needs nothing but Python, because it stays in memory beside the node.
 """
 
 import contextlib
 import ctypes
+import os
 import signal
-import subprocess
 import sys
 import time
 from types import FrameType
@@ -21,25 +22,66 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def kept(*programs: list[str]) -> list[str]:
+    """The command that keeps these programs running."""
+    joined = [word for words in programs for word in ("--", *words)]
+    return [sys.executable, __file__, *joined[1:]]
+
+
+def start(words: list[str]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with_parent()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(words[0], words)
+    finally:
+        os._exit(127)
+
+
 def main(words: list[str]) -> int:
-    child: subprocess.Popen[bytes] | None = None
+    programs: list[list[str]] = [[]]
+    for word in words:
+        if word == "--":
+            programs.append([])
+        else:
+            programs[-1].append(word)
+    running: dict[int, list[str]] = {}
     stopping = False
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopping
         stopping = True
-        if child is not None:
-            child.terminate()
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    while not stopping:
-        child = subprocess.Popen(words, preexec_fn=die_with_parent)
-        code = child.wait()
-        if stopping or code == 0:
-            break
-        print("pa3dfl: the server is away, or has not let this node in; trying again", file=sys.stderr, flush=True)
+    for program in programs:
+        running[start(program)] = program
+    while running:
+        pid, status = os.wait()
+        if pid not in running:
+            continue
+        program = running.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        if stopping:
+            continue
+        away = "the server is away, or has not let this node in"
+        said = (
+            away
+            if any(word.endswith("supernode.py") for word in program)
+            else f"{' '.join(program[1:4])} ended with code {code}"
+        )
+        print(f"pa3dfl: {said}; trying again", file=sys.stderr, flush=True)
         time.sleep(SECONDS)
+        if not stopping:
+            running[start(program)] = program
+        if stopping:  # in between
+            stop(0, None)
     return 0
 
 

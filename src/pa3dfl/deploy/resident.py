@@ -1,4 +1,4 @@
-"""A node's side of a deployment: one client, its data file, its disk. Every message is a process of its own."""
+"""A node's side of a deployment: one client, its data file, its disk."""
 
 import json
 import sys
@@ -39,8 +39,14 @@ def on_message(message: Message, context: Context) -> Message:
     except (UserError, Refused) as e:
         facts, reply = {"error": str(e)}, b""
     if "error" in facts:
-        print(f"pa3dfl: {facts['error']}", file=sys.stderr, flush=True)
+        say(facts["error"])
     return Message(record(facts, reply), reply_to=message)
+
+
+def say(text: str) -> None:
+    """In one line: some of it is in a server's words."""
+    printable = "".join(c if c.isprintable() else " " for c in text[:1000])
+    print(f"pa3dfl: {printable}", file=sys.stderr, flush=True)
 
 
 class Resident:
@@ -52,10 +58,21 @@ class Resident:
         return load_own(Path(str(self.node["data"])))
 
     def config(self, order: Facts) -> Config:
+        self.check_code(order["config"])
         config = configure(order["config"] | {"device": str(self.node["device"])})
         config = replace(config, threads=int(self.node["threads"]) or config.threads)
         torch.set_num_threads(config.threads)
         return config
+
+    def check_code(self, config: Facts) -> None:
+        """`package.module:name` is imported and called: a server may name only what this node was told of."""
+        told = str(self.node.get("code", "")).split(",")
+        for field in ("method", "model"):
+            name = str(config.get(field))
+            if ":" in name and name not in told:
+                raise Refused(
+                    f"{field} {name[:200]!r} is code that this node was not told of: add it to `code` in node.yaml"
+                )
 
     def introduce(self, order: Facts) -> tuple[Facts, bytes]:
         """All that a node says of its data. How often each byte occurs is asked only where it is not known already."""
@@ -75,7 +92,7 @@ class Resident:
 
     def workplace(self, order: Facts) -> Workplace:
         if order["rejected"]:
-            print(f"pa3dfl: the server rejected our last answer: {order['rejected']}", file=sys.stderr, flush=True)
+            say(f"the server rejected our last answer: {order['rejected']}")
         config = self.config(order)
         common, widths = Common.of(order["common"]), [Fraction(w) for w in order["widths"]]
         r = Fraction(order["shares"][order["client"]])

@@ -1,5 +1,6 @@
 """The folder that `pa3dfl deploy init` writes: where things lie, and how Flower's programs are called on it."""
 
+import ipaddress
 import os
 import shutil
 import sys
@@ -7,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.assembly import configure
 from pa3dfl.config import Config, read_yaml
+from pa3dfl.deploy.secret import read_secret
 from pa3dfl.engines import flower  # noqa: F401  (keeps Flower from reporting home)
 from pa3dfl.errors import UserError
-
-CONNECTION = "pa3dfl"  # the name under which Flower's own tool knows our server
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,6 @@ class Site:
     @property
     def server(self) -> Path:
         return self.folder / "server.yaml"
-
-    @property
-    def app(self) -> Path:
-        return self.folder / "app"
 
     @property
     def certificates(self) -> Path:
@@ -69,25 +64,52 @@ class Site:
     def lock(self) -> Path:
         return self.folder / "train.lock"
 
+    @property
+    def token(self) -> Path:
+        """Who holds it may start trainings and let nodes in."""
+        return self.folder / "token"
+
     def settings(self) -> dict[str, Any]:
         if not self.server.exists():
             raise UserError(f"{self.folder} is not a deployment: make one with `pa3dfl deploy init {self.folder}`")
         return {"host": "127.0.0.1", "port": 9093, "insecure": False} | read_yaml(self.server)
 
-    def environment(self) -> dict[str, str]:
-        """For Flower's programs. Its own settings are written anew, so that the folder can be moved."""
-        settings, home = self.settings(), self.folder.resolve() / "flower"
+    def proxies(self) -> list[str]:
+        """Addresses of proxies on this machine whose X-Forwarded-For is believed."""
+        given = self.settings().get("proxies") or []
+        for text in given if isinstance(given, list) else [given]:
+            try:
+                ipaddress.ip_address(text)
+            except ValueError:
+                raise UserError(f"{self.server}: proxies has {text!r}: expected a list of IP addresses") from None
+        return list(given)
+
+    def read_token(self) -> bytes:
+        return read_secret(self.token, f"pa3dfl deploy init {self.folder}")
+
+    def address(self) -> str:
+        settings = self.settings()
+        return f"{dial(settings['host'])}:{settings['port']}"
+
+    def root(self) -> bytes | None:
+        return None if self.settings()["insecure"] else self.ca().read_bytes()
+
+    def home(self) -> Path:
+        """Where Flower's programs keep what they keep."""
+        home = self.folder.resolve() / "flower"
         home.mkdir(exist_ok=True)
-        trust = "insecure = true" if settings["insecure"] else f'root-certificates = "{self.ca()}"'
-        address = f"{dial(settings['host'])}:{settings['port']}"
-        (home / "config.toml").write_text(f'[superlink.{CONNECTION}]\naddress = "{address}"\n{trust}\n')
-        return environment() | {"FLWR_HOME": str(home)}
+        return home
+
+    def environment(self) -> dict[str, str]:
+        return environment() | {"FLWR_HOME": str(self.home())}
 
     def ca(self) -> Path:
         return self.certificates.resolve() / "ca.crt"
 
 
 def site_config(site: Site) -> Config:
+    from pa3dfl.assembly import configure
+
     given = read_yaml(site.config)
     return configure(given | {"out": str(site.run.resolve()), "engine": "flower", "checkpoint_every": 1})
 

@@ -9,7 +9,9 @@ from typing import Any
 from pa3dfl.assembly import device_of
 from pa3dfl.data import load_own
 from pa3dfl.deploy.capacity import check_capacity
-from pa3dfl.deploy.site import environment, program
+from pa3dfl.deploy.keep import kept
+from pa3dfl.deploy.secret import new_secret
+from pa3dfl.deploy.site import environment
 from pa3dfl.errors import UserError
 
 
@@ -24,7 +26,7 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
     device_of(str(node.get("device", "auto")))
     if not threads.isdigit():
         raise UserError(f"threads is {threads!r}: expected a whole number")
-    words = [program("flower-supernode"), "--superlink", str(node["superlink"])]
+    words = [sys.executable, "-P", str(Path(__file__).with_name("supernode.py")), "--superlink", str(node["superlink"])]
     if node.get("insecure"):
         words.append("--insecure")
     else:
@@ -32,12 +34,25 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
             if not (folder / file).exists():
                 raise UserError(f"{folder / file} is missing: copy the node's whole folder, or say --insecure")
         words += ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", str(folder / "key")]
-    words += ["--host", "127.0.0.1", "--port", str(free_port())]
+    port, home = free_port(), folder / "flower"
+    home.mkdir(exist_ok=True)
+    new_secret(home / "executor.secret")
+    words += ["--host", "127.0.0.1", "--port", str(port)]
+    words += ["--isolation", "process", "--superexec-auth-secret-file", str(home / "executor.secret")]
     facts = {"name": node["name"], "data": data, "capacity": capacity, "folder": folder}
-    facts |= {"device": node.get("device", "auto"), "threads": threads}
+    facts |= {"device": node.get("device", "auto"), "threads": threads, "code": ",".join(code_of(node))}
     words += ["--node-config", " ".join(f"{k}={quoted(str(v))}" for k, v in facts.items())]
-    keep = [sys.executable, str(Path(__file__).with_name("keep.py"))]
-    os.execve(keep[0], [*keep, *words], environment() | {"FLWR_HOME": str(folder / "flower")})
+    executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "node"]
+    executor += [f"127.0.0.1:{port}", str(home / "executor.secret")]
+    both = kept(words, executor)
+    os.execve(both[0], both, environment() | {"FLWR_HOME": str(home)})
+
+
+def code_of(node: dict[str, Any]) -> list[str]:
+    code = node.get("code") or []
+    if not isinstance(code, list) or not all(isinstance(name, str) and ":" in name for name in code):
+        raise UserError(f"code in node.yaml is {code!r}: expected a list of package.module:name")
+    return code
 
 
 def free_port() -> int:

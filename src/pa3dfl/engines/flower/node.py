@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from pa3dfl.engines.flower.shelf import Shelf
-from pa3dfl.engines.flower.wire import Facts, Refused, pack, unpack
+from pa3dfl.engines.flower.wire import Facts, Refused, pack, unpack, whole
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.errors import UserError
 from pa3dfl.methods import Method, Score
@@ -38,6 +38,9 @@ class Host(Protocol):
 
 def answer(host: Host, order: Facts, blob: bytes) -> tuple[Facts, bytes]:
     """The reply to an order. What a person can mend is said in the reply instead of raised."""
+    for name in ("client", "round", "receipt"):  # they become names of files
+        if order.get(name) is not None or name != "receipt":
+            whole(order, name)
     try:
         facts, reply = _work(host, order, unpack(blob))
     except (UserError, Refused) as e:

@@ -1,0 +1,124 @@
+"""Takes tasks from Flower and does them in forks of this process, in which PyTorch is loaded.
+
+`python -m pa3dfl.deploy.executor node ADDRESS SECRET` or `… server SITE SECRET`. Flower's own executor would unpack the
+app that came over the wire and run it. This one runs the installed pa3dfl, whatever came.
+"""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.task_pb2 import Task
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+
+from pa3dfl.deploy.keep import die_with_parent
+from pa3dfl.deploy.secret import read_secret
+from pa3dfl.deploy.site import Site
+from pa3dfl.deploy.work import Link, lead, reply
+from pa3dfl.errors import UserError
+
+POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+POLL_SECONDS = 0.25
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+
+Work = Callable[[Link, str, Task], None]
+
+
+def run(link: Link, secret: bytes, work: Work) -> None:
+    """Forever: every task in a process of its own, whose memory goes when it ends."""
+    interval = poll_seconds()
+    # All types: what is not ours is refused, instead of waiting for ever.
+    wanted = AcquireTaskRequest(supported_task_types=list(TaskType))
+    signed = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE])
+    client = link.client("SuperExec", signed)
+    while True:
+        reap()
+        try:
+            got = client.AcquireTask(wanted)
+        except httpx.TransportError:  # it is not there yet, or restarts
+            time.sleep(interval)
+            continue
+        except httpx.HTTPStatusError as e:
+            raise UserError(
+                f"{link.address} refused the executor ({e.response.status_code}): start both anew"
+            ) from None
+        if got.token:
+            fork(lambda: work(link, got.token, got.task))  # noqa: B023  (runs at once)
+        else:
+            time.sleep(interval)
+
+
+def fork(work: Callable[[], None]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        return
+    code = 1
+    try:
+        die_with_parent()
+        work()
+        code = 0
+    except KeyboardInterrupt:  # Flower stopped the task
+        pass
+    except UserError as e:
+        print(f"pa3dfl: {e}", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def reap() -> None:
+    """Forget processes that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def poll_seconds() -> float:
+    text = os.environ.get(POLL, str(POLL_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 60:
+        raise UserError(f"{POLL} is {text!r}: expected seconds from 0.01 to 60")
+    return seconds
+
+
+def main(role: str, where: str, secret: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # What a task needs is loaded before the first fork.
+    if role == "node":
+        import pa3dfl.deploy.resident
+
+        run(Link(where), read_secret(Path(secret), "pa3dfl deploy node"), reply)
+    else:
+        import pa3dfl.deploy.serve  # noqa: F401
+
+        site = Site(Path(where))
+        run(
+            Link(site.address(), site.root()),
+            read_secret(Path(secret), "pa3dfl deploy server"),
+            lambda *task: lead(site, *task),
+        )
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except UserError as e:
+        sys.exit(f"pa3dfl: {e}")
+    except KeyboardInterrupt:
+        pass

@@ -1,0 +1,110 @@
+"""Flower's SuperLink in our own process, behind the door: `python -m pa3dfl.deploy.superlink SITE`."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from flwr.common.constant import ISOLATION_MODE_PROCESS, TRANSPORT_TYPE_GRPC_RERE
+from flwr.supercore.http_logging import get_uvicorn_log_config
+from flwr.supercore.logger import console_handler
+from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
+from flwr.superlink.config_loader import SuperLinkLifespanConfig
+from flwr.superlink.main import create_app
+from starlette.middleware import Middleware
+
+from pa3dfl.deploy.authn import TokenAuthn
+from pa3dfl.deploy.door import FLEET, Door
+from pa3dfl.deploy.keep import die_with_parent, kept
+from pa3dfl.deploy.keys import key_known
+from pa3dfl.deploy.secret import new_secret
+from pa3dfl.deploy.sender import OwnRepliesOnly
+from pa3dfl.deploy.site import Site
+from pa3dfl.errors import UserError
+
+
+def config_of(site: Site, secret: bytes, database: str) -> SuperLinkLifespanConfig:
+    settings, files = site.settings(), site.certificates.resolve()
+    secure = not settings["insecure"]
+    ca, crt, key = (files / name for name in ("ca.crt", "server.crt", "server.key"))
+    for path in (ca, crt, key):
+        if secure and not path.exists():
+            raise UserError(f"{path} is missing: put it there, or make another site with `pa3dfl deploy init`")
+    return SuperLinkLifespanConfig(
+        host=str(settings["host"]),
+        port=int(settings["port"]),
+        insecure=not secure,
+        certificates=(ca.read_bytes(), crt.read_bytes(), key.read_bytes()) if secure else None,
+        ssl_ca_certfile=str(ca) if secure else None,
+        ssl_certfile=str(crt) if secure else None,
+        ssl_keyfile=str(key) if secure else None,
+        authn_plugin=TokenAuthn(site.read_token()),
+        superexec_auth_secret=secret,
+        enable_supernode_auth=secure,
+        isolation=ISOLATION_MODE_PROCESS,
+        runtime_dependency_install=False,
+        database=database,
+        # What follows is not used.
+        control_address="",
+        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
+        fleet_api_address=None,
+        health_server_address=None,
+        event_log_plugin=None,
+        fleet_event_log_plugin=None,
+        enable_event_log=False,
+        artifact_provider=None,
+        simulation=False,
+    )
+
+
+def guarded(config: SuperLinkLifespanConfig, proxies: list[str]) -> Door:
+    app = create_app(config, SuperLinkLifespan)
+    app.user_middleware.append(Middleware(OwnRepliesOnly))
+    state = app.state.linkstate_factory.state
+    known = partial(key_known, state) if config.enable_supernode_auth else None
+    return Door(app, fleet_paths(app), known, proxies)
+
+
+def fleet_paths(app: Any) -> list[str]:
+    return [path for path in app.openapi()["paths"] if path.startswith(FLEET)]
+
+
+def run(site: Site) -> None:
+    # The database holds the tokens of running tasks: nobody else's to read.
+    umask = os.umask(0o077)
+    database, secret_file = site.folder.resolve() / "superlink.db", site.home() / "executor.secret"
+    if database.exists():
+        database.chmod(0o600)
+    config = config_of(site, new_secret(secret_file), str(database))
+    app = guarded(config, site.proxies())
+    executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "server", str(site.folder.resolve()), str(secret_file)]
+    beside = [subprocess.Popen(kept(executor), preexec_fn=die_with_parent, umask=umask)]
+    if not config.insecure:
+        register = [sys.executable, "-m", "pa3dfl", "deploy", "register", str(site.folder)]
+        beside.append(subprocess.Popen(register, preexec_fn=die_with_parent))
+    try:
+        uvicorn.run(
+            app,
+            host=config.host,
+            port=config.port,
+            ssl_keyfile=config.ssl_keyfile,
+            ssl_certfile=config.ssl_certfile,
+            log_config=get_uvicorn_log_config(console_handler.level),
+            timeout_graceful_shutdown=5,
+            # The door looks at the real peer, and Flower has no web sockets.
+            proxy_headers=False,
+            ws="none",
+        )
+    finally:
+        for process in beside:
+            process.terminate()
+
+
+if __name__ == "__main__":
+    try:
+        run(Site(Path(sys.argv[1])))
+    except UserError as e:
+        sys.exit(f"pa3dfl: {e}")

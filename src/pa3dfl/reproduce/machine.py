@@ -1,0 +1,38 @@
+"""Where a number was measured: the processor or GPU, and the commit of the code."""
+
+import functools
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+
+@functools.cache
+def processor(device: str) -> str:
+    """The name of what does the work."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine() or "cpu"
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of this package, with a + where files were changed since; None outside a repository of its own."""
+    here = Path(__file__).parent.parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # An installed package may lie in the folder of somebody else's repository.
+    if not git("ls-files", "--error-unmatch", "reproduce/machine.py"):
+        return None
+    head = git("rev-parse", "--short=12", "HEAD")
+    return head and head + ("+" if git("status", "--porcelain", "--", ".") else "")

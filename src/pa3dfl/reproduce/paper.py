@@ -1,0 +1,48 @@
+"""The paper's numbers, and how long it trained."""
+
+import functools
+from fractions import Fraction
+from importlib import resources
+from typing import Any
+
+import yaml
+
+PARTS = ("overall", "efficiency", "ablation", "hn-cost", "figures")
+DATA = ("cifar100", "fashion-mnist", "cifar10")
+SETTINGS = ("hetero", "ideal")
+RATIOS = (Fraction(1, 256), Fraction(1, 64), Fraction(1, 4), Fraction(1))
+"""Capacities r of the efficiency tables."""
+
+
+@functools.cache
+def numbers() -> dict[str, Any]:
+    return yaml.safe_load((resources.files("pa3dfl") / "reproduce" / "paper.yaml").read_text())
+
+
+def accuracy(data: str, setting: str, method: str, model: str) -> tuple[float, float] | None:
+    """Mean and deviation in percent; None where the paper has no such cell, or has it for another model."""
+    if numbers()["models"].get(data) != model:
+        return None
+    cell = numbers()["overall"].get(data, {}).get(setting, {}).get(method)
+    return None if cell is None else (cell[0], cell[1])
+
+
+def rounds(data: str) -> int | None:
+    """How long the paper trained; None for data that it does not have."""
+    return numbers()["rounds"].get(data)
+
+
+def full(data: str) -> int:
+    """The rounds of a whole run here; data that the paper does not have counts as its shortest."""
+    return rounds(data) or min(numbers()["rounds"].values())
+
+
+def order() -> list[str]:
+    """Methods as the paper's table has them."""
+    return list(numbers()["overall"]["cifar10"]["ideal"])
+
+
+def of_rounds(data: str) -> str:
+    """How many rounds the paper has, as words to follow a number."""
+    own = rounds(data)
+    return "rounds" if own is None else f"of {own} rounds"

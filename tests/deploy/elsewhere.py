@@ -1,0 +1,46 @@
+"""Another machine: a network namespace of its own, joined to this one by a virtual cable."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+
+class Elsewhere:
+    def __init__(self) -> None:
+        n = os.getpid() % 250
+        self.name, self.cable = f"pa3dfl{os.getpid()}", (f"pa{os.getpid()}a", f"pa{os.getpid()}b")
+        self.here, self.there = f"10.231.{n}.1", f"10.231.{n}.2"
+
+    def why_not(self) -> str | None:
+        """A reason to skip; the namespace is there if there is none."""
+        if shutil.which("ip") is None:
+            return "network namespaces need the command ip (Debian: iproute2)"
+        try:
+            self._ip("netns", "add", self.name)
+            self._ip("link", "add", self.cable[0], "type", "veth", "peer", "name", self.cable[1])
+            self._ip("link", "set", self.cable[1], "netns", self.name)
+            self._ip("addr", "add", f"{self.here}/24", "dev", self.cable[0])
+            self._ip("link", "set", self.cable[0], "up")
+            self._ip("-n", self.name, "addr", "add", f"{self.there}/24", "dev", self.cable[1])
+            self._ip("-n", self.name, "link", "set", self.cable[1], "up")
+            self._ip("-n", self.name, "link", "set", "lo", "up")
+        except subprocess.CalledProcessError as e:
+            self.close()
+            return f"network namespaces are not available: {e.stderr.strip()}"
+        return None
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        return ("ip", "netns", "exec", self.name)
+
+    def run(self, *words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | environment
+        return subprocess.run([*self.prefix, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+
+    def close(self) -> None:
+        for words in (("link", "del", self.cable[0]), ("netns", "del", self.name)):
+            subprocess.run(["ip", *words], capture_output=True)
+
+    def _ip(self, *words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
