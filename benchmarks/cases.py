@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from pa3dfl import api
+from pa3dfl.core.tree import Tree
 from pa3dfl.data import Arrays
-from pa3dfl.task import Task
-from pa3dfl.tree import Tree
+from pa3dfl.experiments import api
+from pa3dfl.methods.task import Task
 
 COHORT, BATCH = 20, 50
 CASES = {  # data, model, rows of each client in all, shape, classes

@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
     if not 1 <= len(argv) <= 2 or any(not a.endswith(".json") for a in argv):
         print("digests: expected NEW.json, or NEW.json and OLD.json to compare with", file=sys.stderr)
         sys.exit(2)
-    names = [*methods.registry(), *methods.registry("ablations")]
+    names = [*methods.registry(), *methods.registry(methods.ABLATIONS)]
     found = digests(names)
     Path(argv[0]).write_text(json.dumps(found, indent=2) + "\n")
     if len(argv) == 2:

@@ -29,13 +29,13 @@ from benchmarks.hypernetwork import generation
 from benchmarks.tables import save, show
 from benchmarks.work import Work
 from pa3dfl import methods
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.tree import Tree
 from pa3dfl.engines import Round, local
-from pa3dfl.engines.captured import Captured
-from pa3dfl.engines.recorder import Recorder
+from pa3dfl.engines.cuda.captured import Captured
+from pa3dfl.engines.cuda.recorder import Recorder
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.errors import UserError
-from pa3dfl.task import Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.task import Task
 
 Row = dict[str, Any]
 NONE = float("nan")

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from benchmarks.cases import cohort, make, timed
-from pa3dfl.methods.pa3dfl import Pa3dFL, hypernetwork, layout
-from pa3dfl.tree import Tree, count, nbytes, put
+from pa3dfl.core.tree import Tree, count, nbytes, put
+from pa3dfl.methods.pa3dfl.method import Pa3dFL, hypernetwork, layout
 
 
 def generation(precision: str) -> dict[str, Any]:

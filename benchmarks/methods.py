@@ -14,9 +14,10 @@ import torch
 
 from benchmarks.arguments import count
 from benchmarks.tables import median, save, show
-from pa3dfl import api, methods
+from pa3dfl import methods
 from pa3dfl.data import Arrays
 from pa3dfl.engines import local
+from pa3dfl.experiments import api
 
 CASES = {"cnn-fashion": ((1, 28, 28), 10), "cnn-cifar100": ((3, 32, 32), 100), "resnet18-gn": ((3, 32, 32), 10)}
 ROWS = 250

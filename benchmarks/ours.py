@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from benchmarks.work import Work, asked, timed
-from pa3dfl import api
+from pa3dfl.core.progress import Meter
 from pa3dfl.data import Arrays
-from pa3dfl.federation import Federation
-from pa3dfl.progress import Meter
-from pa3dfl.results import RunDirectory
+from pa3dfl.experiments import api
+from pa3dfl.federation.federation import Federation
+from pa3dfl.runs.results import RunDirectory
 
 
 def federation(work: Work, engine: str, layout: str, precision: str, folder: Path) -> Federation:

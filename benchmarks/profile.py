@@ -20,8 +20,8 @@ from benchmarks.arguments import count
 from benchmarks.cases import BATCH, cohort, make, start, timed
 from benchmarks.gpu import steps_alone
 from pa3dfl.engines import Round
-from pa3dfl.engines.captured import Captured
-from pa3dfl.engines.program import Program
+from pa3dfl.engines.cuda.captured import Captured
+from pa3dfl.engines.cuda.program import Program
 
 # By what a kernel's name contains; the first that fits.
 KINDS = {

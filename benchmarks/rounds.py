@@ -22,11 +22,11 @@ from benchmarks.cases import CASES, COHORT, cohort, make, start
 from benchmarks.tables import median, save, show
 from pa3dfl import methods
 from pa3dfl.engines import Round
-from pa3dfl.engines.threaded import Threaded
-from pa3dfl.guard import Guard
+from pa3dfl.engines.cpu.threaded import Threaded
+from pa3dfl.engines.guard import Guard
 from pa3dfl.methods import Method
+from pa3dfl.methods.task import Client, Task
 from pa3dfl.models import factory_of
-from pa3dfl.task import Client, Task
 
 LIMIT, BATCH, EPOCHS, WARM = "limit", 500, 5, 2
 CNNS = ("fashion", "cifar100")

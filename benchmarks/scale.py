@@ -24,16 +24,16 @@ from torch import nn
 from benchmarks.arguments import count
 from benchmarks.tables import median, save, show
 from pa3dfl import methods
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.progress import Meter
+from pa3dfl.core.tree import Tree
 from pa3dfl.data import FederatedData, Splits
 from pa3dfl.engines import engine_of
-from pa3dfl.errors import UserError
-from pa3dfl.federation import Federation, Plan
-from pa3dfl.methods.pa3dfl import Pa3dFL
+from pa3dfl.federation.federation import Federation, Plan
+from pa3dfl.methods.pa3dfl.method import Pa3dFL
+from pa3dfl.methods.task import Client, LocalTraining, Task
 from pa3dfl.models import Model
-from pa3dfl.progress import Meter
-from pa3dfl.results import RunDirectory
-from pa3dfl.task import Client, LocalTraining, Task
-from pa3dfl.tree import Tree
+from pa3dfl.runs.results import RunDirectory
 
 ROOT = Path(__file__).parent.parent
 POOL, ROWS, FEATURES, CLASSES = 10_000, 20, 64, 10

@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from pa3dfl import api
 from pa3dfl.data import load
 from pa3dfl.engines.base import Round, Tick, silent
 from pa3dfl.engines.sequential import Sequential
+from pa3dfl.experiments import api
 from pa3dfl.methods import Update
-from pa3dfl.results import RunDirectory
+from pa3dfl.runs.results import RunDirectory
 
 RUN = {
     "data": "fashion-mnist-10k", "clients": 20, "per_round": 10, "rounds": 12, "epochs": 2, "eval_every": 12,

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from pa3dfl import api
+from pa3dfl.core.rng import numpy_generator
+from pa3dfl.core.tree import Tree, wire
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Round
+from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.guard import Guard
+from pa3dfl.experiments import api
 from pa3dfl.methods import Method, Update
-from pa3dfl.rng import numpy_generator
-from pa3dfl.task import Task
-from pa3dfl.tree import Tree, wire
+from pa3dfl.methods.task import Task
 
 pytest_plugins = ["workspace"]
 

@@ -4,15 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pa3dfl.api import resume, run
-    from pa3dfl.config import Config
-    from pa3dfl.errors import UserError
+    from pa3dfl.core.errors import UserError
+    from pa3dfl.core.options.config import Config
+    from pa3dfl.experiments.api import resume, run
 
 __version__ = "0.1.0"
 
 __all__ = ["Config", "UserError", "resume", "run"]
 
-_MODULES = {"Config": "config", "UserError": "errors", "resume": "api", "run": "api"}
+_MODULES = {
+    "Config": "core.options.config",
+    "UserError": "core.errors",
+    "resume": "experiments.api",
+    "run": "experiments.api",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from conftest import make_arrays
-from pa3dfl import api, report
 from pa3dfl.cli import main
+from pa3dfl.experiments import api
+from pa3dfl.runs import report
 
 TINY = [
     "--model", "cnn-fashion", "--clients", "6", "--per-round", "3", "--epochs", "1", "--batch", "10", "--rounds", "2",

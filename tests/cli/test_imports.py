@@ -8,9 +8,10 @@ import time
 import pytest
 
 import pa3dfl
-from pa3dfl import methods, names
-from pa3dfl.assembly import option_fields
+from pa3dfl import methods
+from pa3dfl.core.options import names
 from pa3dfl.data import sources
+from pa3dfl.methods.assembly import option_fields
 from pa3dfl.models import registry
 
 HEAVY = ("torch", "numpy", "matplotlib", "flwr")

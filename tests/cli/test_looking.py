@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pa3dfl import api, cli, methods
-from pa3dfl.cost import cost
+from pa3dfl import cli, methods
 from pa3dfl.data import NAMES
+from pa3dfl.engines.cost import cost
+from pa3dfl.experiments import api
 from workspace import Capture, printed
 
 pytestmark = pytest.mark.usefixtures("workspace")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pa3dfl import cli
-from pa3dfl.errors import UserError
-from pa3dfl.federation import Interrupted
+from pa3dfl.core.errors import UserError
+from pa3dfl.federation.federation import Interrupted
 from workspace import RUN, Capture
 
 pytestmark = pytest.mark.usefixtures("workspace")
@@ -41,7 +41,8 @@ def test_whatever_is_said_is_one_line(capsys: Capture, monkeypatch: pytest.Monke
 
 def program(*argv: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-m", "pa3dfl", *argv], capture_output=True, text=True, env=env, timeout=120)
+    words = [sys.executable, "-m", "pa3dfl.cli", *argv]
+    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=120)
 
 
 def test_the_program_refuses_with_code_2_and_one_line() -> None:

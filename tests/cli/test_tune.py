@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from conftest import make_arrays
-from pa3dfl import api
 from pa3dfl.cli import main
+from pa3dfl.experiments import api
 
 Capture = pytest.CaptureFixture[str]
 TINY = [

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.data import sources
 from pa3dfl.data.download import Published, fetch, fetch_all
 from pa3dfl.data.sources import load
-from pa3dfl.errors import UserError
 
 BODY = bytes(range(256)) * 1000  # more than one chunk
 MD5 = hashlib.md5(BODY).hexdigest()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from written import CIFAR, FLAT, message, npz, write
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.data.sources import Arrays, load
-from pa3dfl.errors import UserError
 
 
 def own(tmp_path: Path, **arrays: Any) -> Arrays:

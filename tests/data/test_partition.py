@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.data.partition import KINDS, label_counts, partition, split
-from pa3dfl.errors import UserError
 
 
 def cut(

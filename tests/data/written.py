@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.data.sources import load
-from pa3dfl.errors import UserError
 
 Files = dict[str, bytes]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pa3dfl.decoders import Decoder, fused
+from pa3dfl.methods.common.decoders import Decoder, fused
 
 COMPILER = shutil.which("g++")
 

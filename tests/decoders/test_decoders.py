@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pa3dfl.decoders import Decoder, Held, Room, Shape, fused, plain, suited
-from pa3dfl.decoders.decoder import Fold, fold
-from pa3dfl.tree import leading
+from pa3dfl.core.tree import leading
+from pa3dfl.methods.common.decoders import Decoder, Held, Room, Shape, fused, plain, suited
+from pa3dfl.methods.common.decoders.decoder import Fold, fold
 
 # h, and of each output its shape and what its clients hold.
 CASES: dict[str, tuple[int, list[tuple[Shape, list[Shape]]]]] = {

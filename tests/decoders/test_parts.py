@@ -2,7 +2,7 @@
 
 import torch
 
-from pa3dfl.decoders import Decoder, Held, plain
+from pa3dfl.methods.common.decoders import Decoder, Held, plain
 
 
 def test_on_a_cpu_results_do_not_depend_on_how_many_cores_share_the_parts() -> None:

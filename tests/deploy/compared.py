@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from machines import OPTIONS, Machines
 
-from pa3dfl import api
-from pa3dfl.checkpoint import Store
-from pa3dfl.tree import Tree
+from pa3dfl.core.tree import Tree
+from pa3dfl.experiments import api
+from pa3dfl.federation.checkpoint import Store
 
 CAPACITIES = ["1", "1/4", "1/16"]
 SMALL = {"pa3dfl": {"embedding": 4, "hidden": 4}}

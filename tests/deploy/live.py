@@ -18,7 +18,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def pa3dfl(*words: str) -> list[str]:
-    return [sys.executable, "-m", "pa3dfl", *words]
+    return [sys.executable, "-m", "pa3dfl.cli", *words]
 
 
 class Live:

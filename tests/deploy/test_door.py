@@ -20,6 +20,7 @@ from flwr.supercore.auth import create_superexec_auth_metadata, derive_auth_secr
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from knock import PROTOBUF, UNKNOWN, asked, private_key, routes, signed
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.client import public_key
 from pa3dfl.deploy.door import FORWARDED, Door
 from pa3dfl.deploy.executor import ACQUIRE
@@ -27,7 +28,6 @@ from pa3dfl.deploy.init import init
 from pa3dfl.deploy.secret import new_secret, read_secret, write_secret
 from pa3dfl.deploy.site import Site
 from pa3dfl.deploy.superlink import config_of, guarded
-from pa3dfl.errors import UserError
 
 STRANGER, OURS = "203.0.113.9", "192.0.2.1"
 SECRET = b"s" * 64

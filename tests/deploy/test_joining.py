@@ -12,10 +12,10 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 from compared import CAPACITIES, SMALL, records
 from machines import Machines
 
-from pa3dfl.assembly import configure
+from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.capacity import check_capacity, share_of
 from pa3dfl.deploy.control import said
-from pa3dfl.errors import UserError
+from pa3dfl.methods.assembly import configure
 
 
 @pytest.fixture(autouse=True)

@@ -21,13 +21,13 @@ from live import Live
 from machines import OPTIONS
 from safetensors.torch import load_file
 
-from pa3dfl import api
-from pa3dfl.checkpoint import Store
+from pa3dfl.core.tree import Tree
 from pa3dfl.data import load
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.tree import Tree
+from pa3dfl.experiments import api
+from pa3dfl.federation.checkpoint import Store
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 CAPACITIES = ["1", "1/4", "1/16"]

@@ -12,7 +12,7 @@ from compared import CAPACITIES, SMALL, alone, records, same, saved, state
 from machines import Machines
 from safetensors.torch import load_file
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from machines import Machines
 from safetensors.torch import load_file
 
 from pa3dfl import cli
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 
 
 @pytest.fixture(autouse=True)

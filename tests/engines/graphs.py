@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pa3dfl.engines.recorder import Recorder, Replay
+from pa3dfl.engines.cuda.recorder import Recorder, Replay
 
 
 class Graph(TorchDispatchMode):

@@ -11,12 +11,13 @@ import torch
 from graphs import recorder
 
 from pa3dfl import methods
-from pa3dfl.engines import Engine, Round, engine_of, memory, program
-from pa3dfl.engines.captured import Captured
+from pa3dfl.core.errors import UserError
+from pa3dfl.engines import Engine, Round, engine_of
+from pa3dfl.engines.cuda import memory, program
+from pa3dfl.engines.cuda.captured import Captured
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.errors import UserError
 from pa3dfl.methods import Method, Score
-from pa3dfl.task import Task
+from pa3dfl.methods.task import Task
 
 Make = Callable[..., Any]
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)

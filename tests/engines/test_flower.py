@@ -17,18 +17,18 @@ from loopback import Nodes, Reply, Tamper
 from safetensors.torch import load, save
 
 from conftest import make_arrays
-from pa3dfl import api
-from pa3dfl.checkpoint import Store
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.tree import Tree
+from pa3dfl.core.tree import wire as copy
 from pa3dfl.engines import Round
 from pa3dfl.engines.flower import wire
 from pa3dfl.engines.flower.shelf import Shelf
+from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.errors import UserError
-from pa3dfl.guard import Guard
+from pa3dfl.experiments import api
+from pa3dfl.federation.checkpoint import Store
 from pa3dfl.methods import Method, Update, find, registry
-from pa3dfl.task import Task
-from pa3dfl.tree import Tree
-from pa3dfl.tree import wire as copy
+from pa3dfl.methods.task import Task
 
 Make = Callable[..., Any]
 SMALL = {"pa3dfl": {"embedding": 4, "hidden": 4}}

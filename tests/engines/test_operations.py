@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import make_arrays
 from pa3dfl import methods
+from pa3dfl.core.tree import Tree
 from pa3dfl.engines import local
-from pa3dfl.engines.packed import Packed
-from pa3dfl.tree import Tree
+from pa3dfl.engines.cuda.packed import Packed
 
 ROWS = 50
 

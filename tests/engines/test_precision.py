@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from pa3dfl import api, methods
+from pa3dfl import methods
+from pa3dfl.core.errors import UserError
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.errors import UserError
+from pa3dfl.experiments import api
 
 Make = Callable[..., Any]
 

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from pa3dfl import methods
-from pa3dfl.engines import Round, local, recorded
-from pa3dfl.engines.recorded import Recorded
+from pa3dfl.core.tree import Tree
+from pa3dfl.engines import Round, local
+from pa3dfl.engines.cpu import recorded
+from pa3dfl.engines.cpu.recorded import Recorded
+from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.engines.sequential import private_of
-from pa3dfl.engines.threaded import Threaded
 from pa3dfl.methods import Method
 from pa3dfl.methods.fedavg import FedAvg
-from pa3dfl.task import Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.task import Task
 
 Make = Callable[..., Any]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pa3dfl.engines.tape import Tape
+from pa3dfl.engines.cpu.tape import Tape
 
 OURS, TWO = torch.tensor([1.0, -2.0, 3.0]), torch.tensor(2)
 

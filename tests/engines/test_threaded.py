@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from pa3dfl import methods
+from pa3dfl.core.tree import Tree
 from pa3dfl.engines import Engine, Round, engine_of
 from pa3dfl.engines.base import silent
-from pa3dfl.engines.threaded import Threaded
-from pa3dfl.guard import Guard
+from pa3dfl.engines.cpu.threaded import Threaded
+from pa3dfl.engines.guard import Guard
 from pa3dfl.methods import Method
-from pa3dfl.task import Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.task import Task
 
 Make = Callable[..., Any]
 CPU = torch.device("cpu")

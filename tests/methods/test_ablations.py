@@ -8,23 +8,23 @@ import pytest
 import torch
 
 from pa3dfl import methods
-from pa3dfl.decomposition import LayerPlan
-from pa3dfl.methods.ablations.flanc_decomposition import FlancDecomposition, FlancLayer, compose
-from pa3dfl.methods.ablations.without_hypernetwork import WithoutHyperNetwork
-from pa3dfl.methods.pa3dfl import Pa3dFL, layout
+from pa3dfl.methods.pa3dfl.ablations.flanc_decomposition import FlancDecomposition, FlancLayer, compose
+from pa3dfl.methods.pa3dfl.ablations.without_hypernetwork import WithoutHyperNetwork
+from pa3dfl.methods.pa3dfl.decomposition import LayerPlan
+from pa3dfl.methods.pa3dfl.method import Pa3dFL, layout
 
 Make = Callable[..., Any]
 
 
 def test_they_are_found_but_not_among_the_twelve() -> None:
-    ablations = methods.registry("ablations")
+    ablations = methods.registry(methods.ABLATIONS)
     assert list(ablations) == ["pa3dfl-flanc", "pa3dfl-without-hn"]
     assert len(methods.registry()) == 12
     assert not ablations.keys() & methods.registry().keys()
     assert methods.find("pa3dfl-flanc") is FlancDecomposition
 
 
-@pytest.mark.parametrize("name", methods.registry("ablations"))
+@pytest.mark.parametrize("name", methods.registry(methods.ABLATIONS))
 def test_trains(name: str, make_task: Make, play: Make) -> None:
     method = methods.find(name)()
     task = make_task(method, epochs=2, setting="list:1,1/4,1/4,1/16")

@@ -5,12 +5,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pa3dfl.core.tree import Tree, take, wire
 from pa3dfl.engines import Round
 from pa3dfl.engines.local import batches
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.ditto import Ditto, V, W
 from pa3dfl.methods.fedavg import FedAvg
-from pa3dfl.tree import Tree, take, wire
 
 Make = Callable[..., Any]
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pa3dfl.core.tree import leading
 from pa3dfl.engines.local import train
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.fedavg import FedAvg
 from pa3dfl.methods.fjord import STEPS, Fjord, narrower_widths
-from pa3dfl.tree import leading
 
 SIXTEENTH = Fraction(1, 16)
 

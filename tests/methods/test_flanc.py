@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pa3dfl.api import make_model
-from pa3dfl.cost import cost
+from pa3dfl.core.tree import take
+from pa3dfl.engines.cost import cost
+from pa3dfl.experiments.api import make_model
 from pa3dfl.methods.flanc import BANK, COEF, FLANC, banks, compose, of
+from pa3dfl.methods.task import Client
 from pa3dfl.models import Model
-from pa3dfl.task import Client
-from pa3dfl.tree import take
 
 FULL, NARROW = Fraction(1), Fraction(1, 16)
 

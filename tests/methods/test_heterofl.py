@@ -5,12 +5,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pa3dfl.cost import cost
+from pa3dfl.core.tree import leading
+from pa3dfl.engines.cost import cost
 from pa3dfl.engines.local import train
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.fedavg import FedAvg
 from pa3dfl.methods.heterofl import OWNED, HeteroFL, scaled
-from pa3dfl.tree import leading
 
 PLAIN = HeteroFL(scaler=False, masked=False)
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
+from pa3dfl.core.tree import wire
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.lg_fedavg import LGFedAvg
-from pa3dfl.tree import wire
 
 Make = Callable[..., Any]
 HEAD = {"head.weight", "head.bias"}

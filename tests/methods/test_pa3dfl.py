@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 
 from conftest import make_arrays
-from pa3dfl.api import make_model
-from pa3dfl.cost import cost
+from pa3dfl.core.tree import put, take, wire
 from pa3dfl.engines import Round, local
+from pa3dfl.engines.cost import cost
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.general import local_weight
+from pa3dfl.experiments.api import make_model
 from pa3dfl.methods.base import Update
-from pa3dfl.methods.pa3dfl import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork
-from pa3dfl.task import Task
-from pa3dfl.tree import put, take, wire
+from pa3dfl.methods.pa3dfl.general import local_weight
+from pa3dfl.methods.pa3dfl.method import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork
+from pa3dfl.methods.task import Task
 
 Make = Callable[..., Any]
 

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pa3dfl.api import make_model
-from pa3dfl.cost import cost
+from pa3dfl.core.rng import key
+from pa3dfl.core.tree import put, take
 from pa3dfl.engines import Round, local
+from pa3dfl.engines.cost import cost
 from pa3dfl.engines.sequential import Sequential
+from pa3dfl.experiments.api import make_model
 from pa3dfl.methods.pfedgate import GATE, Blocks, PFedGate, cut, keep, score
-from pa3dfl.rng import key
-from pa3dfl.tree import put, take
 
 FULL, NARROW = Fraction(1), Fraction(1, 16)
 

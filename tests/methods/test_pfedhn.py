@@ -5,9 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pa3dfl.core.tree import Tree, wire
 from pa3dfl.methods.pfedhn import PFedHN, hypernetwork
-from pa3dfl.task import Task
-from pa3dfl.tree import Tree, wire
+from pa3dfl.methods.task import Task
 
 Make = Callable[..., Any]
 HEAD = {"head.weight", "head.bias"}

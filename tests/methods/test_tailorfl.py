@@ -10,17 +10,27 @@ import torch
 import torch.nn.functional as F
 
 from conftest import make_arrays
+from pa3dfl.core.rng import key
+from pa3dfl.core.tree import take, wire
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Round
 from pa3dfl.engines.local import train
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.importance import correlation, learned, swapped, top
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.fedavg import FedAvg
-from pa3dfl.methods.tailorfl import IMPORTANCE, KNOWN, LAST, MASK, MODEL, TailorFL, batches, importances, places_of
+from pa3dfl.methods.tailorfl.importance import correlation, learned, swapped, top
+from pa3dfl.methods.tailorfl.method import (
+    IMPORTANCE,
+    KNOWN,
+    LAST,
+    MASK,
+    MODEL,
+    TailorFL,
+    batches,
+    importances,
+    places_of,
+)
 from pa3dfl.models.channels import channels
-from pa3dfl.rng import key
-from pa3dfl.tree import take, wire
 
 METHOD = TailorFL(importance_steps=3)
 LAYERS = ("conv1", "conv2", "fc1", "fc2")

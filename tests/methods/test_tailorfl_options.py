@@ -6,10 +6,10 @@ from fractions import Fraction
 import pytest
 import torch
 
-from pa3dfl.methods import tailorfl
+from pa3dfl.core.tree import wire
 from pa3dfl.methods.base import Update
-from pa3dfl.methods.tailorfl import IMPORTANCE, MASK, MODEL, TailorFL
-from pa3dfl.tree import wire
+from pa3dfl.methods.tailorfl import method as tailorfl
+from pa3dfl.methods.tailorfl.method import IMPORTANCE, MASK, MODEL, TailorFL
 
 METHOD = TailorFL(importance_steps=3)
 LAYERS = ("conv1", "conv2", "fc1", "fc2")

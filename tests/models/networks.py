@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 from torch import nn
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 from pa3dfl.models import Model, factory_of
 
 ONE, HALF, EIGHTH, SIXTEENTH = (Fraction(1, n) for n in (1, 2, 8, 16))

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
+from pa3dfl.methods.common.slicing import chosen_places
 from pa3dfl.models import Model, factory_of
 from pa3dfl.models.channels import channels
-from pa3dfl.slicing import chosen_places
 
 
 def model_of(factory, shape: tuple[int, ...] = (3, 8, 8)) -> Model:

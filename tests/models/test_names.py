@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 from pa3dfl.models import factory_of
 from pa3dfl.models.registry import import_object
 

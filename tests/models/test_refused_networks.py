@@ -9,7 +9,7 @@ import pytest
 from networks import ours, own, refused
 from torch import Tensor, nn
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 from pa3dfl.models import NAMES, Model, factory_of
 
 

@@ -10,8 +10,9 @@ from networks import ONE, SHAPES, own, perceptron
 from torch import Tensor, nn
 
 from conftest import build
-from pa3dfl import api, methods
+from pa3dfl import methods
 from pa3dfl.deploy import parts
+from pa3dfl.experiments import api
 from pa3dfl.models import NAMES, Model, factory_of
 
 QUARTER = Fraction(1, 4)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from pa3dfl import __version__
-from pa3dfl.errors import Interrupted, UserError
-from pa3dfl.flags import say
+from pa3dfl.cli.flags import say
+from pa3dfl.core.errors import Interrupted, UserError
 
 USAGE = """pa3dfl: personal models for devices that differ in both data and capacity
 
@@ -51,8 +51,8 @@ COMMANDS: Mapping[str, Command] = {
     "methods": imported("pa3dfl.cli.looking", "list_methods"),
     "cost": imported("pa3dfl.cli.looking", "list_costs"),
     "data": imported("pa3dfl.cli.looking", "describe_data"),
-    "deploy": imported("pa3dfl.deploy.commands", "deploy"),
-    "predict": imported("pa3dfl.deploy.commands", "predict"),
+    "deploy": imported("pa3dfl.cli.deploy", "deploy"),
+    "predict": imported("pa3dfl.cli.deploy", "predict"),
 }
 
 

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from pa3dfl.capacity import parse_ratio
+from pa3dfl.cli.flags import Parser
 from pa3dfl.cli.printing import console, print_records
-from pa3dfl.config import Config, coerce
-from pa3dfl.errors import UserError
-from pa3dfl.flags import Parser
-from pa3dfl.names import MODELS, methods
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.capacity import parse_ratio
+from pa3dfl.core.options.config import Config, coerce
+from pa3dfl.core.options.names import MODELS, methods
 
 SHAPES: Mapping[str, tuple[tuple[int, ...], int]] = {
     "cnn-fashion": ((1, 28, 28), 10),
@@ -24,7 +24,7 @@ def report_runs(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="X", help="folder for the pictures [that of the first run]")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     args = parser.parse_exactly(argv)
-    from pa3dfl import report
+    from pa3dfl.runs import report
 
     runs = report.find_runs(args.dirs)
     records = report.comparison(runs)
@@ -65,8 +65,8 @@ def list_costs(argv: list[str]) -> None:
     parser.add_argument("--classes", metavar="X", help="number of classes [by model]")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     args = parser.parse_exactly(argv)
-    from pa3dfl import api
-    from pa3dfl.cost import COLUMNS, cost, widths
+    from pa3dfl.engines.cost import COLUMNS, cost, widths
+    from pa3dfl.experiments import api
     from pa3dfl.methods import find
 
     p_min = Config(p_min=str(parse_ratio(args.p_min, "p_min"))).narrowest()
@@ -104,8 +104,9 @@ def describe_data(argv: list[str]) -> None:
     args = parser.parse_exactly(argv)
     import numpy as np
 
-    from pa3dfl import api, report
     from pa3dfl.data import available, label_counts, load
+    from pa3dfl.experiments import api
+    from pa3dfl.runs import report
 
     folder = Path(args.data_dir) if args.data_dir else None
     if args.name is None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def show(paths: list[Path], summary: dict[str, Any] | None) -> None:
-    from pa3dfl import report
+    from pa3dfl.runs import report
 
     if summary is not None:
         print(json.dumps(summary, indent=2))

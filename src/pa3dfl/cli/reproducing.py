@@ -4,11 +4,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from pa3dfl.cli.flags import Parser, add_config, say
 from pa3dfl.cli.printing import print_records
-from pa3dfl.config import coerce
-from pa3dfl.errors import UserError
-from pa3dfl.flags import Parser, add_config, say
-from pa3dfl.reproduce.paper import DATA, PARTS
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import coerce
+from pa3dfl.experiments.reproduce.paper import DATA, PARTS
 
 DESCRIPTION = """\
 Run the paper's experiments and render docs/reproduction.md from the results there are.
@@ -20,7 +20,7 @@ Several processes may work on one plan: each run has a lock. All other options o
 
 def reproduce(argv: list[str]) -> None:
     args = _arguments(argv)
-    from pa3dfl.reproduce import command
+    from pa3dfl.experiments.reproduce import command
 
     parts, show, budget = args.pop("parts"), args.pop("json"), _minutes(args.pop("budget"))
     places = command.Places(Path(args.pop("out")), Path(args.pop("runs")), Path(args.pop("docs")))
@@ -90,7 +90,7 @@ def _length(rounds: str | None, fraction: str | None) -> Fraction | int:
         if n < 1:
             raise UserError(f"rounds is {n}: expected at least 1")
         return n
-    from pa3dfl.capacity import parse_ratio
+    from pa3dfl.core.options.capacity import parse_ratio
 
     return parse_ratio(fraction or 1, "fraction")
 

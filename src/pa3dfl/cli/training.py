@@ -5,14 +5,15 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
+from pa3dfl.cli.flags import Parser, add_config, peek, say
 from pa3dfl.cli.printing import console, print_records, show
-from pa3dfl.config import Config, coerce, read_yaml
-from pa3dfl.errors import UserError
-from pa3dfl.flags import Parser, add_config, peek, say
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import Config, coerce, read_yaml
 
 
 def run(argv: list[str]) -> None:
-    from pa3dfl import api, methods
+    from pa3dfl import methods
+    from pa3dfl.experiments import api
 
     file = next((w for w in argv if w.endswith((".yaml", ".yml")) and not w.startswith("-")), None)
     given = read_yaml(Path(file)) if file else {}
@@ -42,7 +43,7 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("--data-dir", metavar="X", help="where to look for data first, if it has moved")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     args = parser.parse_exactly(argv)
-    from pa3dfl import api
+    from pa3dfl.experiments import api
 
     summary = api.resume(args.dir, args.data_dir)
     show([args.dir], summary if args.json else None)
@@ -64,8 +65,8 @@ def compare_methods(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     add_config(parser, "", {}, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
-    from pa3dfl import report
-    from pa3dfl.compare import QUICK, compare, equal_terms, terms
+    from pa3dfl.experiments.compare import QUICK, compare, equal_terms, terms
+    from pa3dfl.runs import report
 
     file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
     as_json, quick = args.pop("json"), args.pop("quick")
@@ -111,8 +112,8 @@ def tune_methods(argv: list[str]) -> None:
     options = _options(single[0]) if len(single) == 1 else {}
     add_config(parser, "".join(single), options, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
-    from pa3dfl import grid, tune
-    from pa3dfl.compare import QUICK
+    from pa3dfl.experiments import grid, tune
+    from pa3dfl.experiments.compare import QUICK
 
     words, file, n, seeds = args.pop("grid"), args.pop("config"), args.pop("trials"), _seeds(args.pop("seeds"))
     as_json, quick, chosen, out = args.pop("json"), args.pop("quick"), args.pop("methods"), args.pop("out")
@@ -148,7 +149,7 @@ def tune_methods(argv: list[str]) -> None:
 def _methods(words: str) -> list[str]:
     from pa3dfl import methods
 
-    groups = {"all": methods.registry(), "ablations": methods.registry("ablations")}
+    groups = {"all": methods.registry(), "ablations": methods.registry(methods.ABLATIONS)}
     names = list(dict.fromkeys(name for word in words.split(",") for name in groups.get(word, [word])))
     for name in names:
         methods.find(name)
@@ -156,7 +157,8 @@ def _methods(words: str) -> list[str]:
 
 
 def _options(method: str) -> dict[str, Field[Any]]:
-    from pa3dfl import api, methods
+    from pa3dfl import methods
+    from pa3dfl.experiments import api
 
     return api.option_fields(methods.find(method))
 

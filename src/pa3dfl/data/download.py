@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 
 _TIMEOUT = 20.0  # seconds without an answer
 _CHUNK = 1 << 16

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 
 Pair = tuple[np.ndarray, np.ndarray]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pa3dfl.errors import UserError
-from pa3dfl.names import PARTITIONS as KINDS
-from pa3dfl.rng import numpy_generator
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.names import PARTITIONS as KINDS
+from pa3dfl.core.rng import numpy_generator
 
 
 @dataclass(frozen=True)

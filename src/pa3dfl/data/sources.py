@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.names import DATA as NAMES
 from pa3dfl.data.download import Published, cache, fetch_all
 from pa3dfl.data.files import (
     Pair,
@@ -23,8 +25,6 @@ from pa3dfl.data.files import (
     read_npz,
     read_pickles,
 )
-from pa3dfl.errors import UserError
-from pa3dfl.names import DATA as NAMES
 
 _DEBIAN = Path("/usr/share/datasets")
 

@@ -3,11 +3,11 @@
 import re
 from fractions import Fraction
 
-from pa3dfl.assembly import known, make_method, make_model
-from pa3dfl.capacity import parse_ratio
-from pa3dfl.config import Config
-from pa3dfl.cost import cost, widths
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.capacity import parse_ratio
+from pa3dfl.core.options.config import Config
+from pa3dfl.engines.cost import cost, widths
+from pa3dfl.methods.assembly import known, make_method, make_model
 
 _UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kmac": 1e3, "mmac": 1e6, "gmac": 1e9}
 _BUDGET = re.compile(r"([0-9.]+)\s*([kmg](?:b|mac))", re.IGNORECASE)

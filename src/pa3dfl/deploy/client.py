@@ -23,9 +23,9 @@ from flwr.supercore.interceptors.http.utils import add_headers
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.app import BUNDLE
 from pa3dfl.deploy.site import Site
-from pa3dfl.errors import UserError
 
 
 class Bearer:

@@ -18,11 +18,11 @@ from flwr.proto.task_pb2 import Task
 from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.keep import die_with_parent
 from pa3dfl.deploy.secret import read_secret
 from pa3dfl.deploy.site import Site
 from pa3dfl.deploy.work import Link, lead, reply
-from pa3dfl.errors import UserError
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 POLL_SECONDS = 0.25

@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
-from pa3dfl.config import read_yaml
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import read_yaml
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.site import Site, dial
-from pa3dfl.errors import UserError
 
 
 def init(site: Site, nodes: int, host: str, port: int, insecure: bool, options: Mapping[str, Any]) -> list[Path]:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pa3dfl.assembly import device_of, dtypes_of, known, make_method, make_model, rules
-from pa3dfl.capacity import width_of
-from pa3dfl.config import Config
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.capacity import width_of
+from pa3dfl.core.options.config import Config
 from pa3dfl.data import Arrays, FederatedData, Split, mean_and_std, scaled, split_one
 from pa3dfl.data.federated import STATISTICS
-from pa3dfl.errors import UserError
 from pa3dfl.methods import Method
-from pa3dfl.task import Client, Task
+from pa3dfl.methods.assembly import device_of, dtypes_of, known, make_method, make_model, rules
+from pa3dfl.methods.task import Client, Task
 
 Sizes = tuple[int, int, int]
 NOBODY: Sizes = (0, 0, 0)

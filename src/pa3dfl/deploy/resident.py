@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from flwr.app import Context, Message
 
-from pa3dfl.assembly import configure, make_method
-from pa3dfl.config import Config
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import Config
+from pa3dfl.core.tree import Tree
 from pa3dfl.data import Arrays, histogram, load_own, split_one
 from pa3dfl.data.federated import STATISTICS
 from pa3dfl.deploy.capacity import share_of
@@ -24,11 +25,10 @@ from pa3dfl.engines.flower.node import Workplace, answer
 from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.flower.wire import Facts, Refused
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.errors import UserError
 from pa3dfl.methods import Score
-from pa3dfl.personal import describe, write_card, write_tensors
-from pa3dfl.task import Client
-from pa3dfl.tree import Tree
+from pa3dfl.methods.assembly import configure, make_method
+from pa3dfl.methods.task import Client
+from pa3dfl.runs.personal import describe, write_card, write_tensors
 
 
 def on_message(message: Message, context: Context) -> Message:

@@ -13,12 +13,12 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from pa3dfl.capacity import parse_ratio
+from pa3dfl.core.disk import write_atomically
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.capacity import parse_ratio
 from pa3dfl.deploy.parts import Common, Sizes, agree
-from pa3dfl.disk import write_atomically
 from pa3dfl.engines.flower.engine import GONE, content, record
 from pa3dfl.engines.flower.wire import Facts, Refused, whole
-from pa3dfl.errors import UserError
 
 # A node that was asked who it is and has said nothing for so long, or nothing that will do, is asked again.
 ASK_AGAIN_SECONDS = 120.0

@@ -5,7 +5,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 
 BYTES = 32
 

@@ -15,17 +15,17 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from pa3dfl.api import federation_of, finish
-from pa3dfl.assembly import configure, flat, make_method
-from pa3dfl.config import Config, read_yaml
+from pa3dfl.core.disk import write_atomically
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.deploy.parts import NOBODY, seat_widths, server_task
 from pa3dfl.deploy.roll import Roll, Seat
 from pa3dfl.deploy.site import Site, site_config
-from pa3dfl.disk import write_atomically
 from pa3dfl.engines.flower.engine import Flower
-from pa3dfl.errors import UserError
-from pa3dfl.results import RunDirectory
-from pa3dfl.task import Client, Task
+from pa3dfl.experiments.api import federation_of, finish
+from pa3dfl.methods.assembly import configure, flat, make_method
+from pa3dfl.methods.task import Client, Task
+from pa3dfl.runs.results import RunDirectory
 
 
 def serve(grid: Grid, context: Context) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.config import Config, read_yaml
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.deploy.secret import read_secret
 from pa3dfl.engines import flower  # noqa: F401  (keeps Flower from reporting home)
-from pa3dfl.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Site:
 
 
 def site_config(site: Site) -> Config:
-    from pa3dfl.assembly import configure
+    from pa3dfl.methods.assembly import configure
 
     given = read_yaml(site.config)
     return configure(given | {"out": str(site.run.resolve()), "engine": "flower", "checkpoint_every": 1})

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.assembly import device_of
+from pa3dfl.core.errors import UserError
 from pa3dfl.data import load_own
 from pa3dfl.deploy.capacity import check_capacity
 from pa3dfl.deploy.keep import kept
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.site import environment
-from pa3dfl.errors import UserError
+from pa3dfl.methods.assembly import device_of
 
 
 def start_node(folder: Path, node: dict[str, Any]) -> None:

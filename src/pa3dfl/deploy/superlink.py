@@ -16,6 +16,7 @@ from flwr.superlink.config_loader import SuperLinkLifespanConfig
 from flwr.superlink.main import create_app
 from starlette.middleware import Middleware
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.authn import TokenAuthn
 from pa3dfl.deploy.door import FLEET, Door
 from pa3dfl.deploy.keep import die_with_parent, kept
@@ -23,7 +24,6 @@ from pa3dfl.deploy.keys import key_known
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.sender import OwnRepliesOnly
 from pa3dfl.deploy.site import Site
-from pa3dfl.errors import UserError
 
 
 def config_of(site: Site, secret: bytes, database: str) -> SuperLinkLifespanConfig:
@@ -83,7 +83,7 @@ def run(site: Site) -> None:
     executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "server", str(site.folder.resolve()), str(secret_file)]
     beside = [subprocess.Popen(kept(executor), preexec_fn=die_with_parent, umask=umask)]
     if not config.insecure:
-        register = [sys.executable, "-m", "pa3dfl", "deploy", "register", str(site.folder)]
+        register = [sys.executable, "-m", "pa3dfl.cli", "deploy", "register", str(site.folder)]
         beside.append(subprocess.Popen(register, preexec_fn=die_with_parent))
     try:
         uvicorn.run(

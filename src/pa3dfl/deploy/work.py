@@ -22,9 +22,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.deploy import app
 from pa3dfl.deploy.site import Site
-from pa3dfl.errors import UserError
 
 
 @dataclass(frozen=True)

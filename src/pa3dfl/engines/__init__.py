@@ -2,11 +2,11 @@
 
 import torch
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.engines.base import Engine, Round
-from pa3dfl.engines.captured import Captured
+from pa3dfl.engines.cpu.threaded import Threaded
+from pa3dfl.engines.cuda.captured import Captured
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.engines.threaded import Threaded
-from pa3dfl.errors import UserError
 
 __all__ = ["Engine", "Round", "engine_of"]
 

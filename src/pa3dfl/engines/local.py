@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pa3dfl.core.rng import generator
+from pa3dfl.core.tree import Tree
 from pa3dfl.engines.base import Tick
 from pa3dfl.methods.base import Batch, Method, Score
-from pa3dfl.rng import generator
-from pa3dfl.task import Client, LocalTraining, Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.task import Client, LocalTraining, Task
 
 # Rows that go through a network at once when no gradient is needed.
 TEST_BATCH = 512

@@ -1,4 +1,4 @@
-"""The registry of methods: the folder itself. One file, one subclass of `Method`."""
+"""The registry of methods: the folder itself. One file or folder each, with one subclass of `Method`."""
 
 import difflib
 import importlib
@@ -6,30 +6,32 @@ import inspect
 import pkgutil
 from functools import cache
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 from pa3dfl.methods.base import Method, Score, Update, option
 from pa3dfl.models.registry import import_object
 
 __all__ = ["Method", "Score", "Update", "find", "option", "registry"]
 
 
+ABLATIONS = "pa3dfl/ablations"
+
+
 @cache
 def registry(folder: str = "") -> dict[str, type[Method]]:
-    """The methods, or those of a folder beside them: `ablations`."""
+    """The methods, or those of a folder below: `ABLATIONS`."""
     found: dict[str, type[Method]] = {}
     for info in pkgutil.iter_modules([f"{path}/{folder}" for path in __path__]):
-        if info.ispkg:
-            continue
-        module = importlib.import_module(".".join(filter(None, (__name__, folder, info.name))))
+        module = importlib.import_module(".".join([__name__, *filter(None, folder.split("/")), info.name]))
         for cls in vars(module).values():
-            if inspect.isclass(cls) and issubclass(cls, Method) and cls.__module__ == module.__name__ and cls != Method:
+            own = inspect.isclass(cls) and cls.__module__.startswith(module.__name__)
+            if own and issubclass(cls, Method) and cls != Method:
                 found[cls.name] = cls
     return dict(sorted(found.items()))
 
 
 def find(name: str) -> type[Method]:
     """A method or an ablation by its name, or somebody's own as `package.module:Class`."""
-    known = registry() | registry("ablations")
+    known = registry() | registry(ABLATIONS)
     if name in known:
         return known[name]
     if ":" in name:

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.errors import UserError
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.tree import Tree
+from pa3dfl.methods.task import Client, Task
 
 Batch = tuple[Tensor, Tensor]
 

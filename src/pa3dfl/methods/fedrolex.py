@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from pa3dfl.core.rng import key
+from pa3dfl.core.tree import Tree
 from pa3dfl.methods.base import Method, Update
-from pa3dfl.rng import key
-from pa3dfl.slicing import Places, cut, merge, rolling_places
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.common.slicing import Places, cut, merge, rolling_places
+from pa3dfl.methods.task import Client, Task
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pa3dfl.core.rng import key
+from pa3dfl.core.tree import Tree
 from pa3dfl.methods.base import Batch, Method, Update, option
-from pa3dfl.rng import key
-from pa3dfl.slicing import cut, leading_places, merge
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.common.slicing import cut, leading_places, merge
+from pa3dfl.methods.task import Client, Task
 
 STEPS = "narrow/steps"
 

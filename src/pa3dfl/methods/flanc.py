@@ -26,12 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pa3dfl.contraction import Apply, Factored, Window
+from pa3dfl.core.rng import generator, key
+from pa3dfl.core.tree import Tree, mean, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.methods.common.contraction import Apply, Factored, Window
+from pa3dfl.methods.task import Client, Task
 from pa3dfl.models import start
-from pa3dfl.rng import generator, key
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, mean, put, take
 
 BANK, COEF, PLAIN = "bank/", "coef/", "plain/"
 

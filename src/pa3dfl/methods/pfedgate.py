@@ -27,10 +27,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pa3dfl.core.rng import generator, key
+from pa3dfl.core.tree import Tree, leading, mean, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
-from pa3dfl.rng import generator, key
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, leading, mean, put, take
+from pa3dfl.methods.task import Client, Task
 
 GATE, EPS = "gate/", 1e-5
 

@@ -20,12 +20,12 @@ from functools import lru_cache
 
 import torch
 
-from pa3dfl.hypernetwork import HyperNetwork, Output
+from pa3dfl.core.rng import key
+from pa3dfl.core.tree import Tree
 from pa3dfl.methods.base import Method, Update, option
+from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output
+from pa3dfl.methods.task import Client, Task
 from pa3dfl.models import start
-from pa3dfl.rng import key
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
 
 DECODER = "decoder."
 # With it, clients' weights differ at the start by about a quarter of the deviation that the model's rule gives them.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 from pa3dfl.models.width import FULL, Model
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
 
 STACKED = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)

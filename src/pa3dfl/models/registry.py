@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.names import MODELS as NAMES
 from pa3dfl.models.cnn import cnn_cifar100, cnn_fashion
 from pa3dfl.models.resnet import resnet18_gn
-from pa3dfl.names import MODELS as NAMES
 
 Factory = Callable[..., nn.Module]
 

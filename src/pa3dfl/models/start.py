@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from pa3dfl.rng import generator
-from pa3dfl.tree import Tree
+from pa3dfl.core.rng import generator
+from pa3dfl.core.tree import Tree
 
 RULES = ("he", "pytorch")
 

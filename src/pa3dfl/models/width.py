@@ -15,10 +15,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from pa3dfl.errors import UserError
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.tree import Tree
 from pa3dfl.models import inspection, start
 from pa3dfl.models.hollow import Hollow
-from pa3dfl.tree import Tree
 
 Shapes = dict[str, tuple[int, ...]]
 FULL = Fraction(1)

@@ -10,13 +10,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from pa3dfl.core.tree import Tree, nbytes
 from pa3dfl.engines.base import Engine, Round, Tick, silent
 from pa3dfl.engines.flower.wire import Facts, Refused, number, pack, read_facts, room, unpack, whole, write_facts
+from pa3dfl.engines.guard import Guard, Rejected, Spec
 from pa3dfl.engines.sequential import CHUNK
-from pa3dfl.guard import Guard, Rejected, Spec
 from pa3dfl.methods import Score, Update
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree, nbytes
+from pa3dfl.methods.task import Client, Task
 
 POLL_SECONDS = 0.1
 RECORD, RECEIPT = "pa3dfl", "round"

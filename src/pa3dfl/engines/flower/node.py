@@ -3,13 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.tree import Tree
 from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.flower.wire import Facts, Refused, pack, unpack, whole
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.errors import UserError
 from pa3dfl.methods import Method, Score
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.task import Client, Task
 
 
 @dataclass(frozen=True)

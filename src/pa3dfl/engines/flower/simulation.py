@@ -15,8 +15,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from pa3dfl.assembly import configure, flat, folder_of, make_method, make_task
-from pa3dfl.config import Config
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import Config
+from pa3dfl.core.tree import Tree
 from pa3dfl.data import load
 from pa3dfl.engines import engine_of
 from pa3dfl.engines.flower.engine import Flower, content, record
@@ -24,10 +25,9 @@ from pa3dfl.engines.flower.node import Workplace, answer
 from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.flower.wire import Facts, read_facts, write_facts
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.errors import UserError
 from pa3dfl.methods import Method, Score
-from pa3dfl.task import Client, Task
-from pa3dfl.tree import Tree
+from pa3dfl.methods.assembly import configure, flat, folder_of, make_method, make_task
+from pa3dfl.methods.task import Client, Task
 
 client_app = ClientApp()
 

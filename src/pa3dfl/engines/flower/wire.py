@@ -11,8 +11,8 @@ import safetensors
 import torch
 from safetensors.torch import load, save
 
-from pa3dfl.guard import Spec
-from pa3dfl.tree import Tree, wire
+from pa3dfl.core.tree import Tree, wire
+from pa3dfl.engines.guard import Spec
 
 Facts = dict[str, Any]
 

@@ -1,0 +1,44 @@
+"""What can be chosen by name, known without importing what the names stand for: `--help` must not wait for PyTorch."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+DATA = ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
+PARTITIONS = ("iid", "dirichlet", "classes", "natural")
+MODELS = ("cnn-fashion", "cnn-cifar100", "resnet18-gn")
+
+
+@dataclass(frozen=True)
+class Described:
+    """A method's summary and the defaults of its options."""
+
+    summary: str
+    options: dict[str, Any]
+
+
+@cache
+def methods() -> dict[str, Described]:
+    """The methods by name, read from the source of the folder `methods`."""
+    folder = resources.files("pa3dfl") / "methods"
+    files = [f if f.name.endswith(".py") else f / "method.py" for f in folder.iterdir()]
+    return dict(sorted(found for f in files if f.is_file() for found in _methods_in(f.read_text("utf-8"))))
+
+
+def _methods_in(source: str) -> Iterator[tuple[str, Described]]:
+    """Classes with a literal `name` and `summary`, and their fields `x: T = option(default, …)`."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            facts: dict[str, Any] = {}
+            options: dict[str, Any] = {}
+            for line in node.body:
+                match line:
+                    case ast.Assign(targets=[ast.Name("name" | "summary" as key)], value=ast.Constant(value)):
+                        facts[key] = value
+                    case ast.AnnAssign(target=ast.Name(key), value=ast.Call(ast.Name("option"), [default, *_])):
+                        options[key] = ast.literal_eval(default)
+            if facts.keys() == {"name", "summary"}:
+                yield facts["name"], Described(facts["summary"], options)

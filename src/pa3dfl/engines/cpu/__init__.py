@@ -1,0 +1,1 @@
+"""Several clients at once on a CPU, a thread each."""

@@ -1,0 +1,73 @@
+"""The CPU engine: several clients at once, one thread each.
+
+A small network's operations are too short to be shared out among cores, but clients do not wait for each other.
+PyTorch leaves Python's lock while it computes, so that threads suffice: nothing is copied between processes.
+A client's work is the sequential engine's own and uses one core, so that results depend neither on the number of
+threads nor on which of them is faster.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from typing import TypeVar
+
+import torch
+
+from pa3dfl.core.tree import Tree
+from pa3dfl.engines import local
+from pa3dfl.engines.base import Tick
+from pa3dfl.engines.cpu.recorded import Recorded
+from pa3dfl.engines.sequential import CHUNK, Sequential
+from pa3dfl.methods import Method
+from pa3dfl.methods.task import Client, Task
+
+T = TypeVar("T")
+
+
+class Threaded(Sequential):
+    name = "threaded"
+
+    def __init__(self, threads: int) -> None:
+        # A thread's count of cores is settled when it is first asked for: before the others change the common one.
+        torch.get_num_threads()
+        # Kept between rounds: networks are built once per thread.
+        self._pool = ThreadPoolExecutor(threads, "client", initializer=_use_one_core)
+        self._stopping = threading.Event()
+        self._recorded = Recorded()
+        self.chunk = max(CHUNK, 4 * threads)  # so that threads seldom wait for the last one of a chunk
+
+    def train_client(
+        self, method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
+    ) -> tuple[Tree, float]:
+        return local.train(method, task, client, start, fixed, rnd, purpose, self._recorded.stepper, self._go_on)
+
+    def each(self, work: Callable[[int], T], clients: Sequence[Client], tick: Tick) -> list[T]:
+        self._stopping.clear()
+        # The longest first, so that none of them is left over when all other threads are done.
+        order = sorted(range(len(clients)), key=lambda i: -clients[i].n * clients[i].width ** 2)
+        places = {self._pool.submit(work, i): i for i in order}
+        results: dict[int, T] = {}
+        try:
+            for done in as_completed(places):
+                results[places[done]] = done.result()
+                tick()
+        except BaseException:  # an error in one of the threads, or Ctrl-C in this one
+            self._stopping.set()
+            for future in places:
+                future.cancel()
+            wait(places)
+            raise
+        return [results[i] for i in range(len(clients))]
+
+    def _go_on(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+
+
+class _Stopped(Exception):
+    """Ends a thread's client early; nobody sees it."""
+
+
+def _use_one_core() -> None:
+    torch.get_num_threads()
+    torch.set_num_threads(1)

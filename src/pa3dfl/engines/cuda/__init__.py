@@ -1,0 +1,1 @@
+"""Several clients at once on a GPU, as CUDA graphs on streams of their own."""

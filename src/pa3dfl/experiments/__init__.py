@@ -1,0 +1,1 @@
+"""What researchers start: one run, many on equal terms, tuning, the paper's evidence."""

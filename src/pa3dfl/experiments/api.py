@@ -1,0 +1,174 @@
+"""A run from its config: the same for Python and for the command line."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pa3dfl import __version__
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.core.progress import duration
+from pa3dfl.data import Arrays, load
+from pa3dfl.engines import Engine, engine_of
+from pa3dfl.federation.federation import Federation, Plan, State
+from pa3dfl.methods import Method
+from pa3dfl.methods.assembly import (
+    configure,
+    device_of,
+    fingerprint,
+    flat,
+    folder_of,
+    known,
+    make_method,
+    make_model,
+    make_task,
+    option_fields,
+    owners,
+    set_arithmetic,
+)
+from pa3dfl.methods.task import Task
+from pa3dfl.runs.report import learning_curve, read_run
+from pa3dfl.runs.results import RunDirectory, averages
+
+__all__ = [
+    "build",
+    "configure",
+    "device_of",
+    "folder_of",
+    "make_method",
+    "make_model",
+    "make_task",
+    "option_fields",
+    "owners",
+    "resume",
+    "run",
+    "set_arithmetic",
+]
+
+
+def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> dict[str, Any]:
+    """Train from the start; returns the summary. `run(method="fedavg", rounds=20)` is enough."""
+    config = configure(_given(config) | given)
+    directory = RunDirectory(Path(config.out or ""))
+    if directory.path.exists() and not directory.path.is_dir():
+        raise UserError(f"{directory.path} is a file: choose another --out")
+    if directory.path.exists() and any(directory.path.iterdir()):
+        if not overwrite:
+            raise UserError(
+                f"{directory.path} is not empty: go on with `pa3dfl resume {directory.path}`, choose another --out, "
+                "or say --overwrite"
+            )
+        if not directory.config.exists():
+            raise UserError(
+                f"{directory.path} is not a run directory: it will not be overwritten; choose another --out"
+            )
+    arrays = load(config.data, folder_of(config))
+    federation = build(config, arrays, directory)
+    try:
+        if directory.path.exists():
+            shutil.rmtree(directory.path)
+        directory.path.mkdir(parents=True)
+        directory.write_config(flat(config) | {"data_fingerprint": fingerprint(arrays)})
+    except OSError as e:
+        raise UserError(
+            f"run directory {directory.path} cannot be written: {e.strerror or e}; choose another --out"
+        ) from None
+    return finish(config, federation, federation.run(federation.start()))
+
+
+def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
+    """Go on after the last round that was kept; gives the same numbers as if nothing had happened."""
+    directory = RunDirectory(path)
+    if not directory.config.exists():
+        raise UserError(f"{path} is not a run directory: it has no config.yaml")
+    given = read_yaml(directory.config)
+    expected = given.pop("data_fingerprint", None)
+    config = configure(given | {"out": str(path)} | ({"data_dir": data_dir} if data_dir else {}))
+    arrays = load(config.data, folder_of(config))
+    if expected not in (None, fingerprint(arrays)):
+        raise UserError(f"the data of {path} has changed since the run began: the run cannot go on with other data")
+    federation = build(config, arrays, directory)
+    return finish(config, federation, federation.run(federation.restore()))
+
+
+def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
+    """Everything a run consists of; checks all that can be checked before the first round."""
+    torch.set_num_threads(config.threads)
+    set_arithmetic(config)
+    method = make_method(config)
+    task = make_task(config, method, arrays)
+    return federation_of(config, method, task, make_engine(config, task), directory)
+
+
+def federation_of(config: Config, method: Method, task: Task, engine: Engine, directory: RunDirectory) -> Federation:
+    plan = Plan(
+        known(config.rounds),
+        min(config.per_round, len(task.clients)),
+        config.eval_every,
+        config.patience,
+        config.select,
+        config.checkpoint_every,
+        config.eval_clients,
+        config.robust,
+        config.tested,
+    )
+    return Federation(method, task, engine, plan, directory, f"{method.name} on {Path(config.data).name}")
+
+
+def make_engine(config: Config, task: Task) -> Engine:
+    if config.engine != "flower":
+        return engine_of(config.engine, task.device, config.threads)
+    try:
+        from pa3dfl.engines.flower.simulation import simulated  # an extra that most runs do without
+    except ImportError as e:
+        raise UserError(f"engine 'flower' needs Flower ({e}): pip install 'pa3dfl[flower]'") from None
+    return simulated(config, task)
+
+
+def finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:
+    """Write what a finished run leaves behind; returns its summary."""
+    best = averages(state.best.scores)
+    names = ("test_accuracy", "val_accuracy", "worst_decile_accuracy")
+    by_rule = {
+        rule: {k: averages(b.scores)[k] for k in names} | {"best_round": b.round} for rule, b in state.bests.items()
+    }
+    summary = {
+        "method": config.method,
+        "data": config.data,
+        "setting": config.setting,
+        "model": config.model,
+        "seed": config.seed,
+        "rounds": state.round,
+        "best_round": state.best.round,
+        "tested": config.tested,
+        **{k: best[k] for k in names},
+        "rules": by_rule,
+        "stopped_early": state.stopped,
+        "rejected_updates": state.rejected,
+        "seconds": state.seconds,
+        "device": _device_name(federation.task.device),
+        "engine": federation.engine.name,
+        "version": __version__,
+        "torch": torch.__version__,
+        "config_hash": config.hash(),
+        "path": str(federation.directory.path),
+    }
+    federation.directory.write_summary(summary)
+    learning_curve([read_run(federation.directory.path)], federation.directory.path / "learning_curve.png")
+    print(
+        f"{federation.label}: {100 * best['test_accuracy']:.1f}% mean test accuracy ({config.tested}) "
+        f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}",
+        file=sys.stderr,
+    )
+    return summary
+
+
+def _given(config: Config | None) -> dict[str, Any]:
+    return {} if config is None else flat(config)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,55 @@
+"""Pictures of the page: panels of lines in colour-blind-safe colours, one legend for all."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from pa3dfl.core.disk import errors_name
+
+# Okabe and Ito's palette without its yellow; after seven lines the dashes change.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES, MARKERS = ("-", "--", ":"), "osD^vPX"
+
+Line = Sequence[tuple[float, float]]
+
+
+def panels(rows: int, columns: int, size: tuple[float, float] = (4.2, 3.2)) -> tuple[Figure, list[Axes]]:
+    """A figure with its axes, row by row."""
+    fig = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
+    FigureCanvasAgg(fig)
+    grid = fig.subplots(rows, columns, squeeze=False)
+    for ax in grid.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(color="#E6E6E6", linewidth=0.8)
+        ax.set_axisbelow(True)
+    return fig, list(grid.flat)
+
+
+def plot(ax: Axes, lines: Mapping[str, Line], names: Sequence[str]) -> None:
+    """Each line in the style of its place among the names, which all panels share."""
+    for name, points in lines.items():
+        i = names.index(name)
+        if points:
+            (line,) = ax.plot(*zip(*points, strict=True), label=name, color=COLOURS[i % len(COLOURS)])
+            line.set(marker=MARKERS[i % len(MARKERS)], markersize=3.5, linewidth=1.5)
+            line.set(linestyle=DASHES[i // len(COLOURS) % len(DASHES)])
+
+
+def legend(fig: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below all panels."""
+    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if handles:
+        fig.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)), frameon=False,
+            fontsize=9,
+        )  # fmt: skip
+
+
+def save(fig: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with errors_name(path):
+        fig.savefig(path, dpi=110, metadata={"Software": None})
+    return path

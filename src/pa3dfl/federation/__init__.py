@@ -1,0 +1,1 @@
+"""The round: sampling, training, guarding, aggregating, testing, keeping."""

@@ -1,0 +1,165 @@
+"""From a config to what a run consists of: method, data, model and task. Every process builds the same from it."""
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from pa3dfl import methods
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.capacity import capacities, width_of
+from pa3dfl.core.options.config import Config, resolve
+from pa3dfl.data import Arrays, federate, partition, split
+from pa3dfl.methods import Method
+from pa3dfl.methods.sizes import strict_widths
+from pa3dfl.methods.task import Client, LocalTraining, Task
+from pa3dfl.models import Model, factory_of
+
+T = TypeVar("T")
+
+
+def configure(given: Mapping[str, Any]) -> Config:
+    """A complete config from what was given; every field is checked and none is left open."""
+    cls = methods.find(str(given.get("method", Config.method)))
+    config = resolve(given, option_fields(cls))
+    defaults = {f.name: f.default for f in option_fields(cls).values()}
+    device = device_of(config.device)
+    if config.precision == "tf32" and device.type != "cuda":
+        raise UserError("precision 'tf32' is arithmetic of CUDA GPUs: use fp32 or bf16 on a CPU")
+    return dataclasses.replace(
+        config,
+        p_min=str(config.narrowest()),
+        device=device.type,
+        precision=config.precision if config.precision != "auto" else "tf32" if device.type == "cuda" else "fp32",
+        threads=config.threads or torch.get_num_threads(),
+        out=config.out or f"runs/{Path(config.data).stem}-{_slug(config.setting)}-{cls.name}-{config.seed}",
+        options=defaults | dict(config.options),
+    )
+
+
+def make_method(config: Config) -> Method:
+    return methods.find(config.method)(**config.options)
+
+
+def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
+    device = device_of(config.device)
+    _, rows = owners(config, arrays)
+    splits = split(rows, config.seed)
+    augment = bool(config.augment)
+    if augment and (arrays.x.ndim != 4 or arrays.x.dtype.kind != "u"):
+        raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
+    p_min = config.narrowest()
+    model = make_model(known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min, config.init)
+    data = federate(arrays, config.data, splits, augment, device, layout_of(config, device))
+    n = len(splits)
+    r = capacities(config.setting, n, config.seed)
+    if config.capacity_rule == "strict":
+        widths = strict_widths(method, model, p_min, r)
+    else:
+        widths = method.widths([width_of(x, p_min) for x in r], p_min)
+    for w in sorted(set(widths)):
+        model.shapes(w)
+    clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
+    return Task(model, data, clients, p_min, rules(config), config.seed, device, *dtypes_of(config))
+
+
+def layout_of(config: Config, device: torch.device) -> torch.memory_format:
+    """Channels last is the faster layout on a CPU; the reference, which Flower's nodes equal, keeps PyTorch's own."""
+    fast = device.type == "cpu" and config.engine in ("auto", "threaded")
+    return torch.channels_last if fast else torch.contiguous_format
+
+
+def set_arithmetic(config: Config) -> None:
+    """What of its precision PyTorch keeps for the whole process."""
+    if config.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    elif config.precision == "bf16" and not (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    ):
+        print("this processor has no bfloat16 instructions: --precision fp32 would be faster", file=sys.stderr)
+
+
+def rules(config: Config) -> LocalTraining:
+    return LocalTraining(
+        config.epochs, config.batch, known(config.lr), config.lr_decay, config.weight_decay, config.clip_norm
+    )
+
+
+def dtypes_of(config: Config) -> tuple[torch.dtype, torch.dtype | None]:
+    """Of weights, and of products where those are narrower."""
+    weights = torch.float64 if config.precision == "fp64" else torch.float32
+    return weights, torch.bfloat16 if config.precision == "bf16" else None
+
+
+def folder_of(config: Config) -> Path | None:
+    return Path(config.data_dir).expanduser() if config.data_dir else None
+
+
+def owners(config: Config, arrays: Arrays) -> tuple[str, list[np.ndarray]]:
+    """The kind of partition, and the rows of each client."""
+    kind = config.partition or ("iid" if arrays.client is None else "natural")
+    n = config.clients
+    if n is None:
+        n = 100 if arrays.client is None or kind != "natural" else int(arrays.client.max()) + 1
+    alpha, each = known(config.dirichlet_alpha), known(config.classes_per_client)
+    return kind, partition(kind, arrays.y, arrays.client, n, config.seed, alpha, each)
+
+
+def make_model(
+    name: str,
+    method: Method | type[Method],
+    input_shape: tuple[int, ...],
+    classes: int,
+    p_min: Fraction,
+    init: str = "he",
+) -> Model:
+    model = Model(factory_of(name), name, input_shape, classes, method.full_features, init)
+    model.check(p_min)
+    return model
+
+
+def option_fields(cls: type[Method]) -> dict[str, dataclasses.Field[Any]]:
+    """The hyper-parameters of a method."""
+    return {f.name: f for f in dataclasses.fields(cls)}
+
+
+def device_of(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise UserError(f"unknown device {name!r}: expected auto, cpu or cuda; CUDA_VISIBLE_DEVICES picks one GPU")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {name!r} is not available: no CUDA GPU was found; use --device cpu")
+    return torch.device(name)
+
+
+def fingerprint(arrays: Arrays) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for a in (arrays.x, arrays.y):
+        digest.update(np.ascontiguousarray(a).data.cast("B"))
+    return digest.hexdigest()
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Config and the method's options in one mapping, as in a YAML file."""
+    values = dataclasses.asdict(config)
+    options = values.pop("options")
+    return {k: v for k, v in values.items() if v is not None} | options
+
+
+def _slug(text: str) -> str:
+    """Part of a file name: neither folders nor more letters than a file system takes."""
+    name = Path(text).stem if text.endswith(".csv") else text
+    return "".join(c if c.isalnum() else "-" for c in name)[:60]
+
+
+def known(value: T | None) -> T:
+    """A field that `configure` has filled."""
+    assert value is not None
+    return value

@@ -1,0 +1,138 @@
+"""Submodels as slices of the full model: which entries a client holds, and how slices are put back together.
+
+A place is an index of a tensor: leading slices in every dimension, or sets of positions for a window of
+channels that has rolled on. Cutting is `tensor[place]`, pasting is the same on the left-hand side.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.tree import Tree
+from pa3dfl.models import Model
+from pa3dfl.models.channels import channels
+
+Place = tuple[slice | Tensor, ...]
+Places = dict[str, Place]
+
+
+@lru_cache(maxsize=256)
+def leading_places(model: Model, width: Fraction) -> Places:
+    """The leading channels of every layer: submodels are nested."""
+    return {k: tuple(slice(0, n) for n in shape) for k, shape in model.shapes(width).items()}
+
+
+def rolling_places(model: Model, width: Fraction, offset: int, device: torch.device) -> Places:
+    """The window of p·T channels that starts at `offset`, modulo T, in every layer of T channels.
+
+    A window depends on T alone, so that an output and the input it feeds hold the same channels, and so do
+    tensors that are added to each other: a layer's inputs follow from those before it without a graph.
+    """
+    whole, columns = model.shapes(Fraction(1)), columns_per_channel(model)
+    places: Places = {}
+    for k, shape in model.shapes(width).items():
+        scaled = [d for d, (n, full) in enumerate(zip(shape, whole[k], strict=True)) if n < full]
+        indexed = max(scaled, default=-1) + 1  # the dimensions after the last scaled one are kept as they are
+        sets = []
+        for d in range(indexed):
+            each = columns.get(k, 1) if d == 1 else 1
+            rolled = window(whole[k][d] // each, shape[d] // each, offset)
+            held = (rolled[:, None] * each + torch.arange(each)).flatten()
+            sets.append(held.to(device).view(-1, *[1] * (indexed - 1 - d)))
+        places[k] = tuple(sets)
+    return places
+
+
+def chosen_places(model: Model, width: Fraction, held: Mapping[str, Tensor]) -> Places:
+    """The channels `held` of each group of `models.channels`, in the order given."""
+    whole, known, device = model.shapes(Fraction(1)), channels(model), next(iter(held.values())).device
+    places: Places = {}
+    for k, shape in model.shapes(width).items():
+        scaled = [d for d, (n, full) in enumerate(zip(shape, whole[k], strict=True)) if n < full]
+        indexed = max(scaled, default=-1) + 1
+        sets = []
+        for d in range(indexed):
+            group = known.dims[k][d] if d < len(known.dims[k]) else None
+            if d in scaled and group is None:
+                raise UserError(
+                    f"model {model.name!r}: nothing tells which channels feed dimension {d} of {k}; choose a method "
+                    "that keeps leading channels, such as heterofl"
+                )
+            positions = torch.arange(whole[k][d], device=device)
+            chosen = positions.view(known.sizes[group], -1)[held[group]] if group else positions
+            sets.append(chosen.reshape(-1, *[1] * (indexed - 1 - d)))
+        places[k] = tuple(sets)
+    return places
+
+
+def window(size: int, held: int, offset: int) -> Tensor:
+    """`held` consecutive positions from `offset` on, modulo `size`, in ascending order."""
+    return ((torch.arange(held) + offset) % size).sort().values
+
+
+@lru_cache(maxsize=16)
+def columns_per_channel(model: Model) -> dict[str, int]:
+    """How many input columns of a linear layer belong to one channel: the pixels, after convolutions.
+
+    Features are flattened channel first, so that channel c of P pixels is the columns c·P to c·P + P − 1.
+    """
+    shapes = model.shapes(Fraction(1))
+    columns: dict[str, int] = {}
+    channels = 0  # of the convolution before this layer, if there is no linear layer in between
+    for layer in (*model.layers, model.head):
+        outputs, inputs, *kernel = shapes[f"{layer}.weight"]
+        if channels and not kernel:
+            if inputs % channels:
+                raise UserError(
+                    f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels, and "
+                    "nothing tells which feeds which; flatten the last convolution, channel first, or choose "
+                    "a method that keeps leading channels, such as heterofl"
+                )
+            columns[f"{layer}.weight"] = inputs // channels
+        channels = outputs if kernel else 0
+    return columns
+
+
+def cut(tree: Mapping[str, Tensor], places: Places) -> Tree:
+    return {k: v[places[k]] for k, v in tree.items()}
+
+
+def merge(server: Tree, trees: Sequence[Tree], places: Sequence[Places], weights: Sequence[float]) -> Tree:
+    """The full model with every entry replaced by its mean over the slices that hold it."""
+    if not all(isinstance(d, slice) for of in places for place in of.values() for d in place):
+        return {k: entrywise_mean(v, [t[k] for t in trees], [p[k] for p in places], weights) for k, v in server.items()}
+    # The same with all tensors of a client in one operation, and of equal slices only their weights summed.
+    total, held = ({k: torch.zeros_like(v) for k, v in server.items()} for _ in range(2))
+    together: dict[int, tuple[Places, float]] = {}
+    for tree, of, weight in zip(trees, places, weights, strict=True):
+        torch._foreach_add_(list(cut(total, of).values()), [tree[k] for k in server], alpha=weight)
+        together[id(of)] = of, together.get(id(of), (of, 0.0))[1] + weight
+    for of, weight in together.values():
+        torch._foreach_add_(list(cut(held, of).values()), weight)
+    return {k: _mean(total[k], held[k], old) for k, old in server.items()}
+
+
+def entrywise_mean(
+    old: Tensor, parts: Sequence[Tensor], places: Sequence[Place], weights: Sequence[float | Tensor]
+) -> Tensor:
+    """Each entry's weighted mean over the parts that hold it; what nobody holds keeps its old value.
+
+    A weight is a number, or a tensor that broadcasts over its part: zero where the part does not count.
+    """
+    total, held = torch.zeros_like(old), torch.zeros_like(old)
+    for part, place, weight in zip(parts, places, weights, strict=True):
+        if isinstance(weight, Tensor) or not all(isinstance(d, slice) for d in place):
+            total[place] += part * weight
+            held[place] += weight
+        else:  # the same in half as many operations
+            total[place].add_(part, alpha=weight)
+            held[place].add_(weight)
+    return _mean(total, held, old)
+
+
+def _mean(total: Tensor, held: Tensor, old: Tensor) -> Tensor:
+    return torch.where(held > 0, total / torch.where(held > 0, held, 1), old)

@@ -1,0 +1,48 @@
+"""Pa3dFL without its hyper-network (paper, table `tb_ablation`, "w.o. HN-based Agg."): nothing personal is shared.
+
+θ_v and the local head stay on their client; general parameters, biases and norms are averaged as before. All
+clients start from one θ_v, as they would in Pa3dFL but for the small differences between their embeddings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+
+from pa3dfl.core.rng import generator
+from pa3dfl.core.tree import Tree, leading, put, take
+from pa3dfl.methods.base import Update
+from pa3dfl.methods.pa3dfl import general
+from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V, global_head, hypernetwork, layout
+from pa3dfl.methods.task import Client, Task
+
+
+@dataclass(frozen=True)
+class WithoutHyperNetwork(Pa3dFL):
+    name = "pa3dfl-without-hn"
+    summary = "ablation: Pa3dFL whose personal parameters stay on their client"
+
+    def init_server(self, task: Task) -> Tree:
+        return self.init_general(task)
+
+    def init_client(self, task: Task, client: Client) -> Tree:
+        outputs, tree = hypernetwork(self, task).outputs, {}
+        for k, shape in layout(self, task).personal_shapes(client.width, HEAD).items():
+            g = generator(task.seed, f"theta_v:{k}")
+            full = torch.empty(outputs[k].shape).normal_(0, outputs[k].std, generator=g)
+            tree[k] = leading(full, shape).clone()
+        return tree
+
+    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        return [general.part(task.model, server, c.width) for c in clients]
+
+    def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
+        # Sorted: what was read from a checkpoint may have another order.
+        return down | put(V, dict(sorted(private.items()))), global_head(self, task)
+
+    def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
+        return {k: v for k, v in theta.items() if not k.startswith(V)}, take(V, theta)
+
+    def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
+        return self.average(task, server, updates)

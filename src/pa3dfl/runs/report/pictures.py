@@ -1,0 +1,181 @@
+"""Pictures of runs and partitions, each a PNG with an SVG beside it, in colour-blind-safe colours."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pa3dfl.core.disk import errors_name
+from pa3dfl.core.errors import UserError
+from pa3dfl.runs.report.runs import Run, distinct
+from pa3dfl.runs.report.tables import capacity_labels, comparison
+
+# Okabe and Ito's palette without its yellow, which is lost on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Every run also has a marker of its own, for grey print; after seven runs the dashes change.
+_STYLES = [(*pair, dash) for dash in ("-", "--", ":", "-.") for pair in zip(_COLOURS, "osD^vPX", strict=True)]
+# Paul Tol's "muted" colours: ten labels that stay apart, where Okabe and Ito stop at eight.
+_TOL = ("#332288", "#88CCEE", "#44AA99", "#117733", "#999933",
+        "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")  # fmt: skip
+_INK = "#333333"
+
+
+def learning_curve(runs: Sequence[Run], out: Path) -> Path:
+    """Mean test accuracy against the round; a ring marks the round that validation chose."""
+    curves = [[(r["round"], r["test_accuracy"]) for r in run.rounds if "test_accuracy" in r] for run in runs]
+    fig, ax = _run_axes(runs)
+    if not _plot(ax, [run.name for run in runs], curves):
+        raise UserError("no learning curve to draw: none of these runs has an evaluated round yet")
+    ring: dict[str, Any] = {"s": 120, "facecolors": "none", "linewidths": 1.5, "zorder": 3}
+    rings = []
+    for i, (run, curve) in enumerate(zip(runs, curves, strict=True)):
+        chosen: Any = run.summary.get("best_round")
+        if (best := dict(curve).get(chosen)) is not None:
+            rings.append(ax.scatter(chosen, 100 * best, edgecolors=_COLOURS[i % len(_COLOURS)], **ring))
+    if rings:
+        key = ax.scatter([], [], edgecolors=_INK, label="best validation round", **ring)
+        # Above the axes, where no curve can run into it.
+        place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 0.99), "borderpad": 0}
+        ax.legend(handles=[key], frameon=False, fontsize=9, labelcolor=_INK, handletextpad=0.3, **place)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    ax.set_xlabel("round")
+    return _save(fig, out)
+
+
+def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
+    """Mean test accuracy of each level or fifth of the clients by capacity; None where capacities are all equal."""
+    records = comparison(runs)
+    labels = capacity_labels(records)
+    fig, ax = _run_axes([run for run, record in zip(runs, records, strict=True) if record["by_capacity"]])
+    if not _plot(ax, [run.name for run in runs], [list(enumerate(record["by_capacity"])) for record in records]):
+        return None
+    ax.set_xticks(range(len(labels)), [label.removeprefix("r ").removeprefix("= ") for label in labels])
+    levels = all("=" in label for label in labels)
+    ax.set_xlabel("client capacity r" if levels else "client capacity r, by fifths of the clients")
+    return _save(fig, out)
+
+
+def partition_picture(counts: np.ndarray, out: Path, title: str) -> Path:
+    """One bar per client, as long as its data, in one colour per label; `counts` is (clients, labels)."""
+    if counts.ndim != 2 or not counts.any():
+        raise UserError(f"counts should be (clients, labels) and not all 0, but have shape {counts.shape}")
+    clients, classes = counts.shape
+    few = classes <= len(_TOL)
+    colours = ListedColormap(_TOL[:classes]) if few else matplotlib.colormaps["viridis"].resampled(classes)
+    norm = BoundaryNorm(np.arange(classes + 1) - 0.5, classes)
+
+    # One collection of rectangles: `barh` takes half a minute for 400 clients and 100 labels.
+    client, label = np.nonzero(counts)
+    right = counts.cumsum(axis=1)[client, label]
+    left = right - counts[client, label]
+    half = 0.42 if clients <= 120 else 0.5
+    corners = [(left, client - half), (right, client - half), (right, client + half), (left, client + half)]
+    boxes = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
+    bars = PolyCollection(list(boxes), cmap=colours, norm=norm, linewidths=0, antialiased=False)
+    bars.set_array(label)
+    bars.set_rasterized(True)  # an SVG of tens of thousands of shapes is slow to open
+
+    fig, ax = _axes(6.4, float(np.clip(1.2 + 0.1 * clients, 2.6, 7.0)), title)
+    ax.add_collection(bars)
+    ax.set(xlim=(0, counts.sum(axis=1).max() * 1.02), ylim=(clients - 0.5, -0.5))
+    ax.set(xlabel="samples", ylabel="client")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.spines["left"].set_visible(False)
+    ax.grid(False)
+    bar = fig.colorbar(ScalarMappable(norm, colours), ax=ax, label="label", aspect=30, pad=0.02)
+    bar.set_ticks(range(0, classes, 1 if few else -(-classes // 5)))
+    bar.ax.tick_params(which="both", length=0, labelsize=9, labelcolor=_INK)
+    bar.ax.invert_yaxis()
+    bar.outline.set_visible(False)
+    return _save(fig, out)
+
+
+def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, Any]]]) -> bool:
+    """Draws fractions as percent, one labelled line per run that has points; says whether any had."""
+    ends = []
+    for i, (name, curve) in enumerate(zip(names, curves, strict=True)):
+        points = [(x, 100 * y) for x, y in curve if y is not None]
+        if points:
+            colour, marker, dash = _STYLES[i % len(_STYLES)]
+            (line,) = ax.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dash)
+            line.set(linewidth=1.8, markersize=5 if len(points) <= 30 else 2)
+            ends.append((*points[-1], name, colour))
+    # At least ten points high, so that a percent of noise does not look like a finding.
+    low, high = ax.get_ylim()
+    ax.set_ylim(min(low, (low + high) / 2 - 5), max(high, (low + high) / 2 + 5))
+    _label_ends(ax, ends)
+    return bool(ends)
+
+
+def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+    """Names each line in the right margin, level with its end or as near as its neighbours leave room."""
+    ends = sorted(ends, key=lambda end: end[1])
+    low, high = ax.get_ylim()
+    gap = min(0.06, 1 / max(len(ends), 1)) * (high - low)
+    heights = [end[1] for end in ends]
+    for i in range(1, len(ends)):
+        heights[i] = max(heights[i], heights[i - 1] + gap)
+    ceiling = high
+    for i in reversed(range(len(ends))):
+        heights[i] = min(heights[i], ceiling)
+        ceiling = heights[i] - gap
+    margin = ax.get_yaxis_transform()
+    for (x, y, name, colour), height in zip(ends, heights, strict=True):
+        # From the middle of the name's left side: clipped by the text's box, it would end above or below the name.
+        leader = {
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.8,
+            "relpos": (0, 0.5),
+            "shrinkB": 4,
+            "patchA": None,
+        }
+        text = ax.annotate(name, (x, y), (1.03, height), textcoords=margin, arrowprops=leader)
+        text.set(color=_INK, fontsize=10, verticalalignment="center")
+
+
+def _run_axes(runs: Sequence[Run]) -> tuple[Figure, Axes]:
+    summaries = [run.summary for run in runs]
+    title = " · ".join(filter(None, (", ".join(distinct(summaries, key)) for key in ("data", "setting"))))
+    # Wider by the names in the margin, so that long ones do not squeeze the curves.
+    fig, ax = _axes(5.6 + 0.08 * max((len(run.name) for run in runs), default=0), 4.0, title)
+    ax.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+    ax.set_ylabel("mean test accuracy (%)")
+    return fig, ax
+
+
+def _axes(width: float, height: float, title: str) -> tuple[Figure, Axes]:
+    fig = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(fig)
+    ax = fig.add_subplot()
+    ax.set_title(title, loc="left", fontsize=12, color=_INK)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color("#888888")
+    ax.tick_params(colors=_INK, labelsize=10, length=3)
+    ax.xaxis.label.set(color=_INK, fontsize=11)
+    ax.yaxis.label.set(color=_INK, fontsize=11)
+    ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    ax.set_axisbelow(True)
+    return fig, ax
+
+
+def _save(fig: Figure, out: Path) -> Path:
+    """Writes both files; a dot in a name like `lr0.1` is no suffix."""
+    stem = out.with_suffix("") if out.suffix in {".png", ".svg"} else out
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = (stem.with_name(stem.name + suffix) for suffix in (".png", ".svg"))
+    with errors_name(png):
+        fig.savefig(png, dpi=200)
+    # No date and no random ids: the same runs give the same file, so a picture kept in git stays quiet.
+    with errors_name(svg), matplotlib.rc_context({"svg.hashsalt": "pa3dfl"}):
+        fig.savefig(svg, metadata={"Date": None}, dpi=200)
+    return png

@@ -1,0 +1,265 @@
+"""`pa3dfl reproduce` on small data: what is run, recorded, skipped, stopped and refused."""
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import make_arrays
+from pa3dfl import cli
+from pa3dfl.engines import cost
+from pa3dfl.experiments import api
+from pa3dfl.experiments.reproduce import cells, records, timing, work
+from pa3dfl.federation.federation import Federation
+from workspace import Capture, printed, refused
+
+TINY = [
+    "--data", "tiny.npz", "--model", "cnn-fashion", "--clients", "6", "--per-round", "3", "--epochs", "1",
+    "--batch", "10", "--threads", "1", "--device", "cpu", "--setting", "hetero",
+]  # fmt: skip
+OVERALL = ["reproduce", "overall", *TINY, "--rounds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with small data in it."""
+    arrays = make_arrays(240)
+    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def results() -> list[dict[str, Any]]:
+    return records.read_all(Path("results"))
+
+
+def states(capsys: Capture, *words: str) -> dict[str, str]:
+    return {r["method"]: r["state"] for r in printed(capsys, *OVERALL, *words, "--dry-run")}
+
+
+def test_a_record_says_what_the_run_directory_says(capsys: Capture) -> None:
+    assert cli.main([*OVERALL, "--methods", "pa3dfl"]) == 0
+    [record] = results()
+    [run] = [p for p in Path("runs/reproduce").iterdir() if not p.name.startswith(".")]
+    summary = json.loads((run / "summary.json").read_text())
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    told = record["rules"][record["tested"]]
+    assert told["test_accuracy"] == summary["test_accuracy"]
+    assert np.mean(record["clients"][record["tested"]]) == pytest.approx(summary["test_accuracy"], abs=1e-4)
+    assert record["config_hash"] == summary["config_hash"]
+    last = record["curve"][-1]
+    assert last["round"] == 2
+    assert last["bytes"] == sum(r["bytes_up"] + r["bytes_down"] for r in rounds)
+    assert last["test"][record["tested"]] == pytest.approx(rounds[-1]["test_accuracy"], abs=1e-4)
+    assert not (run / "checkpoints").exists()
+    page = Path("docs/reproduction.md").read_text()
+    assert f"| Pa3dFL | – | {100 * summary['test_accuracy']:.1f} |" in page
+
+
+def test_multiply_adds_are_those_of_the_rounds_steps() -> None:
+    config = cells.config_of(cells.Cell("tiny.npz", "list:1,1/4", "fedavg", 0), {
+        "model": "cnn-fashion", "clients": 2, "per_round": 2, "epochs": 3, "batch": 10, "device": "cpu", "threads": 1,
+        "p_min": "1/4",
+    }, 1)  # fmt: skip
+    clients = [{"client": "0", "width": "1", "n_train": "20"}, {"client": "1", "width": "1/2", "n_train": "40"}]
+    found = records.multiply_adds(config, clients)
+    model = api.make_model("cnn-fashion", api.make_method(config), (1, 8, 8), 4, config.narrowest())
+    at = [api.configure({"p_min": "1"}).narrowest(), api.configure({"p_min": "1/2"}).narrowest()]
+    full, half = (
+        r["step_multiply_adds"] for r in cost.cost(api.make_method(config), model, config.narrowest(), 10, at)
+    )
+    assert found == {0: 3 * 2 * full, 1: 3 * 4 * half}
+
+
+def test_a_curve_adds_up() -> None:
+    rounds = [
+        {"bytes_down": 3, "bytes_up": 2, "participants": [0, 1], "seconds": 1.0, "round": 1},
+        {"bytes_down": 4, "bytes_up": 1, "participants": [1], "seconds": 2.0, "round": 2, "test_accuracy": 0.5,
+         "rules": {"kept": {"test_accuracy": 0.25, "val_accuracy": 0.75}}},
+    ]  # fmt: skip
+    [point] = records.curve(rounds, {0: 100.0, 1: 10.0}, "kept")
+    assert point == {"round": 2, "bytes": 10, "multiply_adds": 120, "seconds": 3.0, "test": {"kept": 0.25},
+                     "val": {"kept": 0.75}}  # fmt: skip
+    many = [{"round": i} for i in range(1000)]
+    thin = records.thinned(many)
+    assert (len(thin), thin[0], thin[-1]) == (records.POINTS, many[0], many[-1])
+
+
+def test_capacities_by_level_and_by_fifth() -> None:
+    levels = records.by_capacity([0.25, 1, 0.25, 1], [0.1, 0.5, 0.3, 0.7])
+    assert [(g["low"], g["high"], g["accuracy"]) for g in levels] == [(0.25, 0.25, 0.2), (1, 1, 0.6)]
+    fifths = records.by_capacity([i / 10 for i in range(10)], [i / 10 for i in range(10)])
+    assert [g["accuracy"] for g in fifths] == pytest.approx([0.05, 0.25, 0.45, 0.65, 0.85])
+    assert records.by_capacity([1, 1], [0, 1]) == []
+
+
+# --- what is done is not done again ---
+
+
+def test_what_is_done_is_skipped_and_what_was_begun_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--methods", "fedavg,local-only"]
+    assert states(capsys, *words) == {"fedavg": "missing", "local-only": "missing"}
+    assert cli.main([*OVERALL, "--methods", "fedavg"]) == 0
+    [whole] = results()
+    whole.pop("date"), whole.pop("seconds")
+    assert states(capsys, *words) == {"fedavg": "done", "local-only": "missing"}
+
+    for file in Path("results/runs").iterdir():
+        file.unlink()
+    trained: list[Any] = []
+    monkeypatch.setattr(api, "run", trained.append)
+    assert cli.main([*OVERALL, "--methods", "fedavg"]) == 0  # recorded again from its run directory
+    [again] = results()
+    again.pop("date"), again.pop("seconds")
+    for point in (*whole["curve"], *again["curve"]):
+        point.pop("seconds")
+    assert (trained, again) == ([], whole)
+
+
+def test_a_run_that_was_stopped_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Federation.round
+
+    def one_round_only(self: Federation, state: Any, meter: Any) -> None:
+        if state.round == 1:
+            raise KeyboardInterrupt
+        real(self, state, meter)
+
+    assert cli.main([*OVERALL, "--methods", "fedavg", "--out", "undisturbed", "--runs", "elsewhere"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Federation, "round", one_round_only)
+        assert cli.main([*OVERALL, "--methods", "fedavg"]) == 130
+    assert results() == []
+    assert states(capsys, "--methods", "fedavg") == {"fedavg": "begun"}
+    assert cli.main([*OVERALL, "--methods", "fedavg"]) == 0
+    [resumed], [whole] = results(), records.read_all(Path("undisturbed"))
+    assert resumed["clients"] == whole["clients"]
+    assert resumed["curve"][-1]["test"] == whole["curve"][-1]["test"]
+
+
+def hold(path: str, ready: Any, over: Any) -> None:
+    job = work.Job(cells.Cell("tiny.npz", "hetero", "fedavg", 0), api.configure({}), Path(path), Path("none"))
+    with work.claimed(job) as mine:
+        assert mine
+        ready.set()
+        over.wait(60)
+
+
+def test_a_run_in_other_hands_is_left_alone(capsys: Capture) -> None:
+    cell = cells.Cell("tiny.npz", "hetero", "fedavg", 0)
+    given = dict(zip([w.removeprefix("--").replace("-", "_") for w in TINY[::2]], TINY[1::2], strict=True))
+    name = cells.slug(cells.config_of(cell, given, 2))
+    spawned = multiprocessing.get_context("spawn")
+    ready, over = spawned.Event(), spawned.Event()
+    other = spawned.Process(target=hold, args=(f"runs/reproduce/{name}", ready, over))
+    other.start()
+    assert ready.wait(60)
+    assert cli.main([*OVERALL, "--methods", "fedavg,local-only"]) == 0
+    assert [r["method"] for r in results()] == ["local-only"]
+    assert "1 runs are in the hands of other processes" in capsys.readouterr().err
+    other.kill()  # a dead process holds nothing
+    other.join()
+    assert cli.main([*OVERALL, "--methods", "fedavg"]) == 0
+    assert {r["method"] for r in results()} == {"local-only", "fedavg"}
+
+
+def test_the_plan_as_json_after_its_runs(capsys: Capture) -> None:
+    [record] = printed(capsys, *OVERALL, "--methods", "local-only")
+    assert (record["method"], record["state"], record["rounds"]) == ("local-only", "done", 2)
+
+
+# --- budget and estimates ---
+
+
+def test_a_budget_stops_in_the_middle_of_a_run_and_the_next_call_goes_on(capsys: Capture) -> None:
+    words = ["--methods", "fedavg", "--rounds", "60", "--eval-every", "60"]
+    assert cli.main([*OVERALL, *words, "--budget", "0.02"]) == 0
+    assert "the budget is spent" in capsys.readouterr().err
+    assert states(capsys, *words) == {"fedavg": "begun"}
+    assert cli.main([*OVERALL, *words]) == 0
+    [record] = results()
+    assert (record["rounds"], record["curve"][-1]["round"]) == (60, 60)
+
+
+def test_an_estimate_counts_rounds_and_tests() -> None:
+    given = {"clients": 10, "per_round": 4, "epochs": 5, "eval_every": 3, "device": "cpu", "threads": 1}
+    config = cells.config_of(cells.Cell("tiny.npz", "hetero", "pa3dfl", 0), given, 7)
+    assert timing.trains_to_test(config)
+    pace = {"epoch": 0.5, "test": 0.25}
+    # Tests after rounds 3, 6 and 7; each trains all ten first.
+    assert timing.estimate(config, pace, 10) == 7 * 4 * 5 * 0.5 + 3 * 10 * (0.25 + 5 * 0.5)
+    assert timing.estimate(config, pace, 10, done=6) == 4 * 5 * 0.5 + 10 * (0.25 + 5 * 0.5)
+
+
+def test_a_pace_is_measured_once(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    [first] = printed(capsys, *OVERALL, "--methods", "fedavg", "--dry-run")
+    assert first["seconds"] > 0
+    monkeypatch.setattr(timing, "measure", None)
+    [second] = printed(capsys, *OVERALL, "--methods", "fedavg", "--dry-run")
+    assert second == first
+    assert not Path("docs").exists()
+
+
+# --- what cannot be run ---
+
+
+def test_data_that_is_not_there_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "available", lambda folder: [])
+    assert cli.main([*OVERALL, "--data", "cifar10,tiny.npz", "--methods", "local-only"]) == 0
+    assert [r["data"] for r in results()] == ["tiny.npz"]
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "cifar10" in line]
+    assert line == "pa3dfl: cifar10 is not here and is left out: see `pa3dfl data`, or pass --data-dir"
+
+
+def test_no_data_at_all_is_an_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "available", lambda folder: [])
+    assert cli.main(["reproduce", "overall", "--data", "cifar10", "--methods", "local-only"]) == 2
+    assert "nothing was run: none of the data is here" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_does_not_stop_the_others(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = api.run
+
+    def fails(config: Any) -> Any:
+        if config.method == "fedavg":
+            raise RuntimeError("no luck")
+        return run(config)
+
+    monkeypatch.setattr(api, "run", fails)
+    assert cli.main([*OVERALL, "--methods", "fedavg,local-only"]) == 2
+    err = capsys.readouterr().err
+    assert "tiny hetero fedavg seed 0 failed: RuntimeError: no luck" in err
+    assert "1 of 2 runs failed" in err
+    assert [r["method"] for r in results()] == ["local-only"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tables"], "unknown part 'tables': expected one of overall, efficiency"),
+        (["overall", "--rounds", "0"], "rounds is 0: expected at least 1"),
+        (["overall", "--rounds", "3", "--fraction", "1/2"], "give one of them"),
+        (["overall", "--fraction", "2"], "fraction 2 is outside (0, 1]"),
+        (["overall", "--budget", "0"], "budget is 0: expected minutes above 0"),
+        (["overall", "--budget", "soon"], "budget is 'soon': expected a number"),
+        (["overall", "--data", "cifar10,,x"], "'cifar10,,x' has an empty name"),
+        (["overall", "--data", "cifar11"], "unknown data 'cifar11', did you mean cifar10?"),
+        (["overall", "--setting", "rich"], "unknown setting 'rich'"),
+        (["overall", "--methods", "fedavgg"], "did you mean fedavg?"),
+        (["overall", "--seeds", "one"], "seeds is 'one': expected a whole number"),
+        (["overall", "--data", "none.npz"], "there is no file none.npz"),
+        (["overall", "--clients", "0"], "clients is 0: expected at least 1"),
+        (["overall", "--budged", "1"], "did you mean --budget?"),
+    ],
+)
+def test_wrong_calls(capsys: Capture, words: list[str], message: str) -> None:
+    assert message in refused(capsys, "reproduce", *words)
+    assert not Path("results").exists()
+
+
+def test_a_broken_record_is_named(capsys: Capture) -> None:
+    Path("results/runs").mkdir(parents=True)
+    Path("results/runs/a.json").write_text("{")
+    assert "results/runs/a.json is not valid JSON" in refused(capsys, "reproduce", "--render-only")

@@ -1,0 +1,149 @@
+"""Records side by side: columns on equal terms, tests of differences, and what the first paragraph says."""
+
+import numpy as np
+import pytest
+from records_made import record
+
+from pa3dfl.experiments.reproduce import ablation, overall, page, verdict
+from pa3dfl.experiments.reproduce.groups import Column, columns, with_empty
+from pa3dfl.experiments.reproduce.significance import difference, sign_flip
+
+FEW, MANY = [0.5, 0.6, 0.7, 0.8, 0.5, 0.6], [0.9, 0.8, 0.9, 0.95, 0.8, 0.9]
+
+
+def cells_of(text: str, name: str) -> list[str]:
+    [line] = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+    return [c.strip() for c in line.strip("|").split("|")]
+
+
+def test_only_runs_on_equal_terms_share_a_column() -> None:
+    runs = [record("pa3dfl", MANY), record("fedavg", FEW), record("ditto", FEW, planned_rounds=20)]
+    runs += [record("fjord", FEW, config={"init": "pytorch"}), record("flanc", FEW, setting="ideal")]
+    found = columns(runs)
+    assert [[r.name for r in c.rows] for c in found] == [["ditto"], ["fedavg", "pa3dfl"], ["fjord"], ["flanc"]]
+
+
+def test_the_paper_beside_ours() -> None:
+    [column] = columns([record("pa3dfl", MANY), record("pa3dfl", FEW, seed=1), record("fedavg", FEW)])
+    text = overall.accuracies(column)
+    mean, deviation = np.mean([np.mean(MANY), np.mean(FEW)]), np.std([np.mean(MANY), np.mean(FEW)], ddof=1)
+    ours = f"**{100 * mean:.1f} ± {100 * deviation:.1f}**"
+    assert cells_of(text, "Pa3dFL") == [
+        "Pa3dFL", "89.55 ± 0.20", ours, f"{100 * mean - 89.55:+.1f}", "65.0", "10 of 500", "0, 1", "fp32",
+    ]  # fmt: skip
+    assert cells_of(text, "Ditto") == ["Ditto", "86.51 ± 0.44", *["–"] * 6]
+
+
+def test_the_latest_run_of_a_cell_counts() -> None:
+    [column] = columns([record("pa3dfl", FEW, date="2026-02-01"), record("pa3dfl", MANY, date="2026-01-01")])
+    assert column.rows[0].rule("adapted") == pytest.approx(np.mean(FEW))
+    assert "1 older runs" in overall.section(column)
+
+
+def test_accuracy_within_a_budget() -> None:
+    def point(cost: int, test: float, val: float) -> dict:
+        return {"round": 1, "bytes": cost, "multiply_adds": cost, "seconds": 1, "test": {"adapted": test},
+                "val": {"adapted": val}}  # fmt: skip
+
+    cheap = record("fedavg", FEW, curve=[point(1, 0.5, 0.5), point(4, 0.6, 0.4)])
+    dear = record("pa3dfl", MANY, curve=[point(25, 0.7, 0.7), point(100, 0.9, 0.9)])
+    free = record("local-only", FEW, curve=[point(0, 0.3, 0.3)])
+    text = overall.equal_cost(columns([cheap, dear, free])[0], "bytes", "bytes sent", 1)
+    assert cells_of(text, "method") == ["method", "4", "20", "100"]
+    assert cells_of(text, "FedAvg")[1:] == ["50.0", "50.0", "50.0"]  # validation prefers the first evaluation
+    assert cells_of(text, "Pa3dFL")[1:] == ["–", "–", "90.0"]
+    assert cells_of(text, "LocalOnly")[1:] == ["30.0", "30.0", "30.0"]
+
+
+def test_columns_without_a_run_stay_visible() -> None:
+    found = with_empty(columns([record("pa3dfl", MANY)]))
+    assert [c.title for c in found][:2] == ["CIFAR100 Hetero", "Fashion-MNIST Hetero, 10 of 500 rounds"]
+    assert len(found) == 6
+    assert cells_of(overall.section(found[0]), "Pa3dFL")[2:] == ["–"] * 8
+    other_model = Column("cifar10", "hetero", "cnn-cifar100", 80)
+    assert "values do not apply" in overall.section(other_model)
+    assert cells_of(overall.section(other_model), "Pa3dFL")[1] == "–"
+
+
+# --- differences ---
+
+
+def test_sign_flips_are_exact_for_few_differences() -> None:
+    assert sign_flip(np.array([1.0, 2.0, 3.0])) == 2 / 8
+    assert sign_flip(np.array([1.0, -1.0])) == 1.0
+    assert sign_flip(np.zeros(5)) == 1.0
+    assert sign_flip(np.array([0.0, 4.0])) == 1.0  # of one client that differs nothing follows
+
+
+def test_random_sign_flips_agree_with_the_normal_law() -> None:
+    d = np.random.default_rng(1).normal(0.2, 1, 200)
+    z = d.sum() / np.sqrt((d**2).sum())
+    normal = {1.96: 0.05, 2.58: 0.01}
+    assert sign_flip(d / 1.0) == pytest.approx(2 * (1 - _phi(z)), abs=0.01)
+    assert all(2 * (1 - _phi(at)) == pytest.approx(p, abs=1e-3) for at, p in normal.items())
+
+
+def _phi(z: float) -> float:
+    from math import erf, sqrt
+
+    return 0.5 * (1 + erf(abs(z) / sqrt(2)))
+
+
+def test_clients_are_paired_within_seeds_that_both_have() -> None:
+    [column] = columns([record("pa3dfl", MANY), record("pa3dfl", FEW, seed=2), record("fedavg", FEW)])
+    a, b = column.row("pa3dfl"), column.row("fedavg")
+    assert a
+    assert b
+    d = difference(a, b, "adapted")
+    assert d
+    assert d.mean == pytest.approx(np.mean(np.subtract(MANY, FEW)))
+    assert (d.seeds, d.verdict, d.p) == ((pytest.approx(d.mean),), 1, 2 / 2**6)
+    back = difference(b, a, "adapted")
+    assert back
+    assert back.verdict == -1
+    assert difference(a, b, "kept") is None
+
+
+def test_an_ablation_is_told_by_its_difference() -> None:
+    [column] = columns([record("pa3dfl", MANY), record("pa3dfl-flanc", FEW)])
+    cells = cells_of(ablation.section(column), "Pa3dFL with FLANC's decomposition")
+    d = np.subtract(FEW, MANY)
+    told = f"{100 * d.mean():+.1f} ± {100 * d.std(ddof=1) / 6**0.5:.1f}"
+    assert cells[1:] == ["84.58", "-5.0", f"{100 * np.mean(FEW):.1f}", told, "0.031", "1 of 1"]
+    assert cells_of(ablation.section(column), "Pa3dFL without the hyper-network")[3:] == ["–"] * 4
+
+
+# --- the first paragraph ---
+
+
+def test_the_paragraph_says_who_leads_who_is_level_and_who_is_better() -> None:
+    def told(**others: list[float]) -> str:
+        own = [record("pa3dfl", MANY)] + [record(k.replace("_", "-"), v) for k, v in others.items()]
+        return verdict.paragraph(columns(own))
+
+    assert "Pa3dFL has 87.5% and leads the only other method run; next is FedAvg with 61.7%." in told(fedavg=FEW)
+    close = [*MANY[:-1], 0.8]
+    assert "FedAvg (85.8%) is level with it, 1 of 2 are worse." in told(fedavg=close, ditto=FEW)
+    best = [v + 0.04 for v in MANY]
+    assert "Pa3dFL has 87.5%; Ditto (91.5%) is better and FedAvg (85.8%) is level" in told(fedavg=close, ditto=best)
+    assert "With FLANC's decomposition inside it Pa3dFL is as good" in told(fedavg=FEW, pa3dfl_flanc=close)
+    assert "With FLANC's decomposition inside it Pa3dFL is worse" in told(fedavg=FEW, pa3dfl_flanc=FEW)
+    assert "no result yet" in told()
+
+
+def test_rules_are_told_apart() -> None:
+    def both(row: str, adapted: list[float], received: list[float]) -> dict:
+        one, two = record(row, adapted), record(row, received)
+        two["rules"]["received"] = two["rules"].pop("adapted")
+        clients = one["clients"] | {"received": received}
+        return one | {"rules": one["rules"] | two["rules"], "clients": clients}
+
+    text = verdict.paragraph(columns([both("pa3dfl", MANY, FEW), both("fedavg", FEW, MANY)]))
+    assert "tested as adapted, Pa3dFL has 87.5% and leads" in text
+    assert "tested as received, Pa3dFL has 61.7%; FedAvg (87.5%) is better." in text
+
+
+def test_where_runs_were_made() -> None:
+    text = page.provenance([record("pa3dfl", MANY), record("fedavg", FEW, commit="def+", device="another")])
+    assert "- a processor: 1 runs, 1 min 00 s, precision fp32" in text
+    assert "commits: abc, def+ (+: with changes)" in text
