@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 
-.PHONY: demo test test-deploy bench lint format clean
+.PHONY: demo test test-deploy bench lint format docs dist clean
 
 $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Python 3.11 or newer is needed; say make PYTHON=python3.11')"
@@ -44,5 +44,12 @@ format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.ready  ## a website in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.ready  ## the sdist and the wheel of a release, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
 clean:
-	rm -rf $(VENV) $(PEERS) runs build dist
+	rm -rf $(VENV) $(PEERS) runs build dist site

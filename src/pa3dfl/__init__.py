@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from pa3dfl.core.options.config import Config
     from pa3dfl.experiments.api import resume, run
 
+__version__ = "0.1.0"
+
 __all__ = ["Config", "UserError", "resume", "run"]
 
 _MODULES = {

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
+from pa3dfl import __version__
 from pa3dfl.cli.flags import say
 from pa3dfl.core.errors import Interrupted, UserError
-from pa3dfl.core.options.names import version
 
 USAGE = """pa3dfl: personal models for devices that differ in both data and capacity
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0 if argv else 2
     if argv[0] == "--version":
-        print(f"pa3dfl {version()}")
+        print(f"pa3dfl {__version__}")
         return 0
     try:
         if argv[0] not in COMMANDS:

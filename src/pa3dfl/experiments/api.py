@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from pa3dfl import __version__
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
-from pa3dfl.core.options.names import version
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Engine, engine_of
@@ -46,7 +46,6 @@ __all__ = [
     "resume",
     "run",
     "set_arithmetic",
-    "version",
 ]
 
 
@@ -152,7 +151,7 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         "seconds": state.seconds,
         "device": _device_name(federation.task.device),
         "engine": federation.engine.name,
-        "version": version(),
+        "version": __version__,
         "torch": torch.__version__,
         "config_hash": config.hash(),
         "path": str(federation.directory.path),

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from typing import Any
 
 DATA = ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
@@ -42,10 +42,3 @@ def _methods_in(source: str) -> Iterator[tuple[str, Described]]:
                         options[key] = ast.literal_eval(default)
             if facts.keys() == {"name", "summary"}:
                 yield facts["name"], Described(facts["summary"], options)
-
-
-def version() -> str:
-    try:
-        return metadata.version("pa3dfl")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "source"

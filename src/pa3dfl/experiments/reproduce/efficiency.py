@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pa3dfl import methods
+from pa3dfl import __version__, methods
 from pa3dfl.engines.cost import cost
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, paper, records
@@ -56,7 +56,7 @@ def run(results: Path, device_name: str, batches: Sequence[int] | None = None) -
     known = records.read(results / "efficiency" / f"{name}.json") or {"rows": []}
     missing = [b for b in batches or BATCHES if b not in {row["batch"] for row in known["rows"]}]
     rows = known["rows"] + measure(device, missing)
-    about = {"device": machine.processor(device.type), "commit": machine.commit(), "version": api.version()}
+    about = {"device": machine.processor(device.type), "commit": machine.commit(), "version": __version__}
     return records.write(about | {"rows": rows}, results / "efficiency", name)
 
 

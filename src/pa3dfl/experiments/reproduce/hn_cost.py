@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pa3dfl import __version__
 from pa3dfl.core.options.capacity import capacities, width_of
 from pa3dfl.core.rng import generator
 from pa3dfl.core.tree import Tree
@@ -105,7 +106,7 @@ def run(results: Path, device_name: str, threads: int, say: Callable[[str], None
             say(f"{model}'s hyper-network is not measured: it needs {needed(model) / 1e9:.0f} GB of memory")
             continue
         known["seconds"][model] = [[round(s, 5) for s in pair] for pair in measure(model, device)]
-    about = {"device": where, "threads": torch.get_num_threads(), "commit": machine.commit(), "version": api.version()}
+    about = {"device": where, "threads": torch.get_num_threads(), "commit": machine.commit(), "version": __version__}
     return records.write(about | {"seconds": known["seconds"]}, results / "hn-cost", name)
 
 
