@@ -19,7 +19,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def printed(words: str) -> str:
-    command = [sys.executable, "-m", "pa3dfl", *shlex.split(words)]
+    command = [sys.executable, "-m", "pa3dfl.cli", *shlex.split(words)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "100"})
     return f"```text\n$ pa3dfl {words}\n\n{done.stdout.rstrip()}\n```"
 

@@ -44,7 +44,7 @@ def order(names: list[str], imports: dict[tuple[str, str], int]) -> list[str]:
     """From the room that imports most to the one that imports nothing; the fewest imports are cut where they circle."""
     kept = dict(imports)
     while True:
-        below = {n: {b for a, b in kept if a == n} for n in names}
+        below = {n: sorted(b for a, b in kept if a == n) for n in sorted(names)}
         try:
             return list(reversed(list(TopologicalSorter(below).static_order())))
         except CycleError as e:
