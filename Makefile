@@ -15,7 +15,7 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 
 demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 	rm -rf runs/demo
-	$(BIN)/pa3dfl compare --quick --methods pa3dfl,fedavg,local-only --out runs/demo
+	$(BIN)/pa3dfl compare --quick --methods pa3dfl,fedavg,ditto,local-only --out runs/demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest

@@ -42,7 +42,8 @@ def of_method(case: str, name: str, precision: str, epochs: int, threads: int) -
     def play() -> None:
         nonlocal server, number
         number += 1
-        good, bad = guard.sift(server, engine.train(Round(method, task, server, private, chosen, number)))
+        work = Round(method, task, server, private, chosen, number)
+        good, bad = guard.sift(engine.train(work), work.shapes)
         assert not bad, bad
         private.update({u.client.id: u.private for u in good if u.private})
         server = method.aggregate(task, server, good, number)
