@@ -35,11 +35,11 @@ def test_the_nearest_place_with_room(tmp_path: Path) -> None:
     assert len(kept) == 4
 
 
-def test_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept = Private(tmp_path / "p", {})
     for value in range(3):
         kept[0] = tree(10, value)
-    assert capsys.readouterr().err.count("memory is full") == 1
+    assert caplog.text.count("memory is full") == 1
 
 
 def test_what_is_replaced_makes_room(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.cli.flags import Parser, add_config, peek, say
+from pa3dfl.cli.flags import Parser, add_config, peek
 from pa3dfl.cli.printing import console, print_records, show
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config, coerce, read_yaml
 
 
@@ -129,9 +130,9 @@ def tune_methods(argv: list[str]) -> None:
         tried = " + ".join(map(str, settings.values())) + " settings"
     else:
         tried = f"{settings[names[0]]} settings of each method"
-    say(f"{len(trials)} trials: {tried} × {len(seeds)} seeds, in {out}")
+    log.info(f"{len(trials)} trials: {tried} × {len(seeds)} seeds, in {out}")
     if len(set(settings.values())) > 1:
-        say("methods have different numbers of settings: --trials N gives each of them N")
+        log.info("methods have different numbers of settings: --trials N gives each of them N")
     rows = tune.ranking(tune.run(trials, out))
     best = tune.write_best(tune.best(given, rows), out)
     if as_json:

@@ -1,13 +1,13 @@
 """A run from its config: the same for Python and for the command line."""
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.core.options.names import version
 from pa3dfl.core.progress import duration
@@ -159,10 +159,9 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
     }
     federation.directory.write_summary(summary)
     learning_curve([read_run(federation.directory.path)], federation.directory.path / "learning_curve.png")
-    print(
+    log.info(
         f"{federation.label}: {100 * best['test_accuracy']:.1f}% mean test accuracy ({config.tested}) "
-        f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}",
-        file=sys.stderr,
+        f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}"
     )
     return summary
 

@@ -208,8 +208,8 @@ class Federation:
             if rnd % self.plan.checkpoint_every == 0 or rnd == self.plan.rounds or state.stopped:
                 self.save(state)
             self.directory.append_round(record)
-        accuracy = f"  accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
-        meter.say(f"round {rnd}/{self.plan.rounds}  loss {record['train_loss']:.3f}{accuracy}")
+        accuracy = f", accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
+        meter.say(f"round {rnd}/{self.plan.rounds}, loss {record['train_loss']:.3f}{accuracy}")
 
     def work(
         self, state: State, clients: Sequence[Client], rnd: int, scored: Collection[int] = (),

@@ -6,7 +6,6 @@ nor results know the difference.
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 
 from pa3dfl.core.disk import read_tensors, write_tensors
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.tree import Tree, nbytes
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ class Private(MutableMapping[int, Tree]):
                 self._held[client] = device, {k: v.to(device) for k, v in tree.items()}
                 return
         if not self._told:
-            print(f"pa3dfl: memory is full: private state of further clients is kept in {self.folder}", file=sys.stderr)
+            log.warning(f"memory is full: private state of further clients is kept in {self.folder}")
             self._told = True
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
