@@ -47,7 +47,7 @@ class Meter:
             self._bar.stop()
 
     def skip_to(self, done: int) -> None:
-        """Work that an earlier process did counts as done, but not for the speed."""
+        """Work of an earlier process counts as done; the speed is measured without it."""
         self.done = self._counted_at_start = done
 
     def tick(self, units: int = 1) -> None:
