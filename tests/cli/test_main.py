@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from pa3dfl import cli
-from pa3dfl.core.errors import UserError
-from pa3dfl.federation.federation import Interrupted
+from pa3dfl.core.errors import Interrupted, UserError
 from workspace import RUN, Capture
 
 pytestmark = pytest.mark.usefixtures("workspace")

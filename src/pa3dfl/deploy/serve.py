@@ -25,7 +25,7 @@ from pa3dfl.engines.flower.engine import Flower
 from pa3dfl.experiments.api import federation_of, finish
 from pa3dfl.methods.assembly import configure, flat, make_method
 from pa3dfl.methods.task import Client, Task
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.runs.format import RunDirectory
 
 
 def serve(grid: Grid, context: Context) -> None:

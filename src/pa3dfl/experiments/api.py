@@ -13,41 +13,23 @@ from pa3dfl.core.options.names import version
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Engine, engine_of
-from pa3dfl.federation.federation import Federation, Plan, State
+from pa3dfl.federation.federation import Federation
+from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import (
     configure,
-    device_of,
     fingerprint,
     flat,
     folder_of,
     known,
     make_method,
-    make_model,
     make_task,
-    option_fields,
-    owners,
     set_arithmetic,
 )
 from pa3dfl.methods.task import Task
-from pa3dfl.runs.report import learning_curve, read_run
-from pa3dfl.runs.results import RunDirectory, averages
-
-__all__ = [
-    "build",
-    "configure",
-    "device_of",
-    "folder_of",
-    "make_method",
-    "make_model",
-    "make_task",
-    "option_fields",
-    "owners",
-    "resume",
-    "run",
-    "set_arithmetic",
-    "version",
-]
+from pa3dfl.runs import learning_curve, read_run
+from pa3dfl.runs.format import RunDirectory
+from pa3dfl.runs.metrics import averages
 
 
 def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from pa3dfl import methods
+from pa3dfl.core.options.names import version
 from pa3dfl.engines.cost import cost
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, paper, records
 from pa3dfl.experiments.reproduce.groups import TITLES
 from pa3dfl.experiments.reproduce.markdown import number, table
+from pa3dfl.methods import assembly
 
 BATCHES = (16, 64, 128, 512)
 MODEL, SHAPE, CLASSES = "cnn-cifar100", (3, 32, 32), 100
@@ -36,7 +37,7 @@ def measure(device: torch.device, batches: Sequence[int] = BATCHES) -> list[dict
         method = methods.find(method_name)()
         for r in paper.RATIOS:
             width, p_min = width_and_p_min(name, r)
-            model = api.make_model(MODEL, method, SHAPE, CLASSES, p_min)
+            model = assembly.make_model(MODEL, method, SHAPE, CLASSES, p_min)
             for batch in batches:
                 [found] = cost(method, model, p_min, batch, [width], device)
                 rows.append(
@@ -51,12 +52,12 @@ def measure(device: torch.device, batches: Sequence[int] = BATCHES) -> list[dict
 
 def run(results: Path, device_name: str, batches: Sequence[int] = BATCHES) -> Path:
     """Measure what this machine's record does not have yet."""
-    device = api.device_of(device_name)
+    device = assembly.device_of(device_name)
     name = "".join(c if c.isalnum() else "-" for c in machine.processor(device.type).lower())[:60]
     known = records.read(results / "efficiency" / f"{name}.json") or {"rows": []}
     missing = [b for b in batches if b not in {row["batch"] for row in known["rows"]}]
     rows = known["rows"] + measure(device, missing)
-    about = {"device": machine.processor(device.type), "commit": machine.commit(), "version": api.version()}
+    about = {"device": machine.processor(device.type), "commit": machine.commit(), "version": version()}
     return records.write(about | {"rows": rows}, results / "efficiency", name)
 
 
