@@ -1,4 +1,4 @@
-"""A run from its config: the same for Python and for the command line."""
+"""Train a run from its config, or resume it: what Python and the command line call."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.logging import log
-from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.core.options.config import Config
 from pa3dfl.core.options.names import version
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays, load
@@ -33,7 +33,11 @@ from pa3dfl.runs.metrics import averages
 
 
 def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> dict[str, Any]:
-    """Train from the start; returns the summary. `run(method="fedavg", rounds=20)` is enough."""
+    """Train from the start and return the summary, for example `run(method="fedavg", rounds=20)`.
+
+    Options come from `config` and from the keywords, which override it. The messages that the command line prints go
+    to the logger `pa3dfl`.
+    """
     config = configure(_given(config) | given)
     directory = RunDirectory(Path(config.out or ""))
     if directory.path.exists() and not directory.path.is_dir():
@@ -41,8 +45,8 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
     if directory.path.exists() and any(directory.path.iterdir()):
         if not overwrite:
             raise UserError(
-                f"{directory.path} is not empty: go on with `pa3dfl resume {directory.path}`, choose another --out, "
-                "or say --overwrite"
+                f"{directory.path} is not empty: resume that run with `pa3dfl resume {directory.path}`, choose another "
+                "--out, or pass --overwrite"
             )
         if not directory.config.exists():
             raise UserError(
@@ -63,22 +67,22 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
 
 
 def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
-    """Go on after the last round that was kept; gives the same numbers as if nothing had happened."""
+    """Continue a stopped run after its last saved round, with the results of a run that was never stopped."""
     directory = RunDirectory(path)
     if not directory.config.exists():
         raise UserError(f"{path} is not a run directory: it has no config.yaml")
-    given = read_yaml(directory.config)
+    given = directory.read_config()
     expected = given.pop("data_fingerprint", None)
     config = configure(given | {"out": str(path)} | ({"data_dir": data_dir} if data_dir else {}))
     arrays = load(config.data, folder_of(config))
     if expected not in (None, fingerprint(arrays)):
-        raise UserError(f"the data of {path} has changed since the run began: the run cannot go on with other data")
+        raise UserError(f"the data of {path} has changed since the run began: restore it, or start a new run")
     federation = build(config, arrays, directory)
     return finish(config, federation, federation.run(federation.restore()))
 
 
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
-    """Everything a run consists of; checks all that can be checked before the first round."""
+    """The federation of a run. Checks all that can be checked before the first round."""
     torch.set_num_threads(config.threads)
     set_arithmetic(config)
     method = make_method(config)
@@ -88,15 +92,15 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
 
 def federation_of(config: Config, method: Method, task: Task, engine: Engine, directory: RunDirectory) -> Federation:
     plan = Plan(
-        known(config.rounds),
-        min(config.per_round, len(task.clients)),
-        config.eval_every,
-        config.patience,
-        config.select,
-        config.checkpoint_every,
-        config.eval_clients,
-        config.robust,
-        config.tested,
+        rounds=known(config.rounds),
+        per_round=min(config.per_round, len(task.clients)),
+        eval_every=config.eval_every,
+        patience=config.patience,
+        select=config.select,
+        checkpoint_every=config.checkpoint_every,
+        eval_clients=config.eval_clients,
+        robust=config.robust,
+        tested=config.tested,
     )
     return Federation(method, task, engine, plan, directory, f"{method.name} on {Path(config.data).name}")
 
@@ -105,14 +109,14 @@ def make_engine(config: Config, task: Task) -> Engine:
     if config.engine != "flower":
         return engine_of(config.engine, task.device, config.threads)
     try:
-        from pa3dfl.engines.flower.simulation import simulated  # an extra that most runs do without
+        from pa3dfl.engines.flower.simulation import simulated  # an extra: most runs do not need it
     except ImportError as e:
         raise UserError(f"engine 'flower' needs Flower ({e}): pip install 'pa3dfl[flower]'") from None
     return simulated(config, task)
 
 
 def finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:
-    """Write what a finished run leaves behind; returns its summary."""
+    """Write the summary and the learning curve of a finished run; returns the summary."""
     best = averages(state.best.scores)
     names = ("test_accuracy", "val_accuracy", "worst_decile_accuracy")
     by_rule = {
