@@ -10,7 +10,7 @@ import torch
 
 from pa3dfl.core.tree import Tree
 from pa3dfl.data import Arrays
-from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
 from pa3dfl.methods.task import Task
 
 COHORT, BATCH = 20, 50
@@ -27,12 +27,12 @@ def make(case: str, name: str, precision: str, device: str = "cuda") -> tuple[An
     arrays = Arrays(
         rng.integers(0, 256, (100 * rows, *shape), dtype=np.uint8), rng.integers(0, classes, 100 * rows), classes
     )
-    config = api.configure({
+    config = assembly.configure({
         "data": data, "model": model, "method": name, "device": device, "precision": precision, "partition": "iid",
     })  # fmt: skip
-    api.set_arithmetic(config)
-    method = api.make_method(config)
-    return method, api.make_task(config, method, arrays)
+    assembly.set_arithmetic(config)
+    method = assembly.make_method(config)
+    return method, assembly.make_task(config, method, arrays)
 
 
 def timed(work: Callable[..., Any], repeats: int, prepare: Callable[[], tuple[Any, ...]] = lambda: ()) -> float:

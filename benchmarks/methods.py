@@ -17,7 +17,7 @@ from benchmarks.tables import median, save, show
 from pa3dfl import methods
 from pa3dfl.data import Arrays
 from pa3dfl.engines import local
-from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
 
 CASES = {"cnn-fashion": ((1, 28, 28), 10), "cnn-cifar100": ((3, 32, 32), 100), "resnet18-gn": ((3, 32, 32), 10)}
 ROWS = 250
@@ -63,12 +63,12 @@ def prepared(name: str, model: str) -> tuple[Any, Any, Any, Any]:
     shape, classes = CASES[model]
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (2 * ROWS * 10 // 8, *shape), dtype=np.uint8)
-    config = api.configure({
+    config = assembly.configure({
         "method": name, "model": model, "data": "fashion-mnist", "clients": 2, "setting": "ideal", "epochs": 1,
         "partition": "iid", "augment": False, "device": "cpu", "engine": "sequential", "threads": 1,
     })  # fmt: skip
-    method = api.make_method(config)
-    task = api.make_task(config, method, Arrays(x, rng.integers(0, classes, len(x)), classes))
+    method = assembly.make_method(config)
+    task = assembly.make_task(config, method, Arrays(x, rng.integers(0, classes, len(x)), classes))
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     client = task.clients[0]
     [down] = method.download(task, server, [client], 1)

@@ -16,7 +16,8 @@ from pa3dfl.core.progress import Meter
 from pa3dfl.data import Arrays
 from pa3dfl.experiments import api
 from pa3dfl.federation.federation import Federation
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.methods import assembly
+from pa3dfl.runs.format import RunDirectory
 
 
 def federation(work: Work, engine: str, layout: str, precision: str, folder: Path) -> Federation:
@@ -25,7 +26,7 @@ def federation(work: Work, engine: str, layout: str, precision: str, folder: Pat
     n = work.clients * each
     x = rng.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
     arrays = Arrays(x, rng.integers(0, 10, n), 10, np.repeat(np.arange(work.clients), each))
-    config = api.configure({
+    config = assembly.configure({
         "method": "fedavg", "model": "cnn-fashion", "partition": "natural", "clients": work.clients,
         "per_round": work.clients, "setting": f"levels:{work.width**2}", "epochs": work.epochs, "batch": work.batch,
         "lr": work.lr, "rounds": work.rounds + 2, "eval_every": 10**6, "checkpoint_every": 10**6, "augment": False,

@@ -29,11 +29,12 @@ from pa3dfl.core.progress import Meter
 from pa3dfl.core.tree import Tree
 from pa3dfl.data import FederatedData, Splits
 from pa3dfl.engines import engine_of
-from pa3dfl.federation.federation import Federation, Plan
+from pa3dfl.federation.federation import Federation
+from pa3dfl.federation.state import Plan
 from pa3dfl.methods.pa3dfl.method import Pa3dFL
 from pa3dfl.methods.task import Client, LocalTraining, Task
 from pa3dfl.models import Model
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.runs.format import RunDirectory
 
 ROOT = Path(__file__).parent.parent
 POOL, ROWS, FEATURES, CLASSES = 10_000, 20, 64, 10

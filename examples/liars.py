@@ -17,8 +17,8 @@ from pa3dfl.data import load
 from pa3dfl.engines.base import Round, Tick, silent
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
-from pa3dfl.methods import Update
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.methods import Update, assembly
+from pa3dfl.runs.format import RunDirectory
 
 RUN = {
     "data": "fashion-mnist-10k", "clients": 20, "per_round": 10, "rounds": 12, "epochs": 2, "eval_every": 12,
@@ -54,7 +54,7 @@ class Liars(Sequential):
 
 def accuracy(method: str, rule: str, liars: int, factor: float, seed: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        config = api.configure(RUN | {"method": method, "robust": rule, "seed": seed, "out": folder})
+        config = assembly.configure(RUN | {"method": method, "robust": rule, "seed": seed, "out": folder})
         federation = api.build(config, load(config.data), RunDirectory(Path(folder)))
         federation.engine = Liars(liars, factor)
         state = federation.run(federation.start())

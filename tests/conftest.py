@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from pa3dfl.core.rng import numpy_generator
+from pa3dfl.core.randomness import numpy_generator
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Round
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.experiments import api
-from pa3dfl.methods import Method, Update
+from pa3dfl.methods import Method, Update, assembly
 from pa3dfl.methods.task import Task
 
 pytest_plugins = ["workspace"]
@@ -42,8 +41,8 @@ def build(method: Method, arrays: Arrays | None = None, **given: Any) -> Task:
         "setting": "list:1,1/4,1/16,1/256", "epochs": 1, "batch": 10, "lr": 0.05, "precision": "fp64",
         "device": "cpu", "threads": 1,
     }  # fmt: skip
-    config = api.configure(said | given)
-    return api.make_task(config, method, arrays or make_arrays())
+    config = assembly.configure(said | given)
+    return assembly.make_task(config, method, arrays or make_arrays())
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from conftest import make_arrays
 from pa3dfl.cli import main
 from pa3dfl.experiments import api
-from pa3dfl.runs import report
+from pa3dfl.runs import average, find_runs
 
 TINY = [
     "--model", "cnn-fashion", "--clients", "6", "--per-round", "3", "--epochs", "1", "--batch", "10", "--rounds", "2",
@@ -90,8 +90,8 @@ def test_an_unknown_method_is_refused_before_anything_is_trained(
 
 def test_curves_are_means_over_seeds(words: list[str], tmp_path: Path) -> None:
     assert main(words) == 0
-    runs = report.find_runs([tmp_path / "all" / "fedavg-0", tmp_path / "all" / "fedavg-1"])
-    averaged = report.average(runs)
+    runs = find_runs([tmp_path / "all" / "fedavg-0", tmp_path / "all" / "fedavg-1"])
+    averaged = average(runs)
     expected = [(a["test_accuracy"] + b["test_accuracy"]) / 2 for a, b in zip(*(r.rounds for r in runs), strict=True)]
     assert [r["test_accuracy"] for r in averaged.rounds] == pytest.approx(expected)
     assert len(averaged.clients) == 12

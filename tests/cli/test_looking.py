@@ -10,7 +10,7 @@ import pytest
 from pa3dfl import cli, methods
 from pa3dfl.data import NAMES
 from pa3dfl.engines.cost import cost
-from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
 from workspace import Capture, printed
 
 pytestmark = pytest.mark.usefixtures("workspace")
@@ -97,7 +97,7 @@ def test_cost_is_that_of_the_paper(p_min: str, capsys: Capture) -> None:
         if (method, width) == ("pa3dfl", "1/16"):  # one block a layer: nothing to gain
             assert r["chosen_multiply_adds"] == r["encoder_multiply_adds"]
         elif method == "pa3dfl":  # between the table's own number and that of a plain network of the width
-            model = api.make_model("cnn-cifar100", methods.find("fedavg"), (3, 32, 32), 100, Fraction(p))
+            model = assembly.make_model("cnn-cifar100", methods.find("fedavg"), (3, 32, 32), 100, Fraction(p))
             [plain] = cost(methods.find("fedavg")(), model, Fraction(p), 128, [Fraction(width)])
             assert plain["encoder_multiply_adds"] < r["chosen_multiply_adds"] < r["encoder_multiply_adds"]
 

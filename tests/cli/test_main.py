@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from pa3dfl import cli
-from pa3dfl.core.errors import UserError
-from pa3dfl.federation.federation import Interrupted
+from pa3dfl.core.errors import Interrupted, UserError
 from workspace import RUN, Capture
 
 pytestmark = pytest.mark.usefixtures("workspace")
@@ -60,7 +59,7 @@ def test_the_program_succeeds_with_code_0(tmp_path: Path) -> None:
     done = program(*RUN, "--method", "fedavg", "--out", str(tmp_path / "run"), "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["method"] == "fedavg"
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["fedavg on tiny.npz"]
+    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [["pa3dfl", "fedavg on tiny.npz"]]
 
 
 def test_help_and_version(capsys: Capture) -> None:

@@ -60,7 +60,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "config twice": (("run", "key.yaml", "list.yaml"), "unknown argument 'list.yaml'"),
     "out a file": ((*RUN, "--out", "file"), "file is a file: choose another --out"),
     "out in a file": ((*RUN, "--out", "file/run"), "run directory file/run cannot be written: Not a directory"),
-    "out not empty": ((*RUN, "--out", "done"), "done is not empty: go on with `pa3dfl resume done`, choose another"),
+    "out not empty": ((*RUN, "--out", "done"), "done is not empty: resume that run with `pa3dfl resume done`, choose"),
     "out of others": ((*RUN, "--out", "full", "--overwrite"), "full is not a run directory: it will not be"),
     "resume nothing": (("resume", "nowhere"), "nowhere is not a run directory: it has no config.yaml"),
     "resume a folder": (("resume", "full"), "full is not a run directory: it has no config.yaml"),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, coerce, read_yaml, resolve
-from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
 
-PA3DFL = api.option_fields(methods.find("pa3dfl"))
+PA3DFL = assembly.option_fields(methods.find("pa3dfl"))
 
 
 def one_line(complaint: str, **given: Any) -> None:
@@ -42,7 +42,7 @@ def test_an_unknown_key_is_named_with_what_was_meant(key: Any, meant: str | None
 
 def test_an_option_of_another_method_is_unknown() -> None:
     with pytest.raises(UserError, match=r"^unknown option 'embedding'"):
-        resolve({"method": "fedavg", "embedding": 3}, api.option_fields(methods.find("fedavg")))
+        resolve({"method": "fedavg", "embedding": 3}, assembly.option_fields(methods.find("fedavg")))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_limits_themselves_are_allowed() -> None:
 @pytest.mark.parametrize("name", ["auto:0", "gpu", "cuda:1", "meta", "", "CPU"])
 def test_unknown_devices(name: str) -> None:
     with pytest.raises(UserError, match=f"^unknown device '{name}': expected auto, cpu or cuda"):
-        api.device_of(name)
+        assembly.device_of(name)
 
 
 # --- coerce, hash, files ---
@@ -191,12 +191,12 @@ def test_an_absent_file_is_named(tmp_path: Path) -> None:
 def test_a_file_may_hold_options_by_method() -> None:
     """So that one file serves several methods, each with options that the others do not know."""
     shared = {"data": "cifar100", "methods": {"pa3dfl": {"hidden": 8, "ideal": {"lr": 0.3}}, "ditto": {"mu": 0.5}}}
-    assert api.configure({**shared, "method": "pa3dfl"}).options["hidden"] == 8
-    assert api.configure({**shared, "method": "pa3dfl", "setting": "ideal"}).lr == 0.3
-    assert api.configure({**shared, "method": "ditto"}).options == {"mu": 0.5}
-    assert api.configure({**shared, "method": "ditto", "mu": 2}).options == {"mu": 2.0}
+    assert assembly.configure({**shared, "method": "pa3dfl"}).options["hidden"] == 8
+    assert assembly.configure({**shared, "method": "pa3dfl", "setting": "ideal"}).lr == 0.3
+    assert assembly.configure({**shared, "method": "ditto"}).options == {"mu": 0.5}
+    assert assembly.configure({**shared, "method": "ditto", "mu": 2}).options == {"mu": 2.0}
     for wrong in ([1], {"ditto": 3}, {"ditto": {"hetero": 1}}):
         with pytest.raises(UserError, match="methods must map each method to its options"):
-            api.configure({"method": "ditto", "methods": wrong})
+            assembly.configure({"method": "ditto", "methods": wrong})
     with pytest.raises(UserError, match="unknown option 'hidden'"):
-        api.configure({"method": "ditto", "methods": {"ditto": {"hidden": 8}}})
+        assembly.configure({"method": "ditto", "methods": {"ditto": {"hidden": 8}}})

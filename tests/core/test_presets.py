@@ -12,9 +12,10 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, preset, read_yaml, resolve
 from pa3dfl.data import NAMES
 from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
 from pa3dfl.methods.assembly import flat
 
-PA3DFL = api.option_fields(methods.find("pa3dfl"))
+PA3DFL = assembly.option_fields(methods.find("pa3dfl"))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_setting_of_a_method_wins_over_the_method(monkeypatch: pytest.MonkeyPa
 
 def test_presets_of_another_method_are_not_options_of_this_one() -> None:
     assert resolve({"data": "cifar100"}, PA3DFL).options == {"embedding": 16, "hidden": 128}
-    fedavg = api.option_fields(methods.find("fedavg"))
+    fedavg = assembly.option_fields(methods.find("fedavg"))
     assert resolve({"data": "cifar100", "method": "fedavg"}, fedavg).options == {}
 
 
@@ -82,8 +83,8 @@ def test_presets_of_another_method_are_not_options_of_this_one() -> None:
 @pytest.mark.parametrize("method", methods.registry())
 def test_every_preset_is_a_config(data: str, method: str) -> None:
     for setting, kind in itertools.product(("ideal", "hetero"), ("tuned", "paper")):
-        c = api.configure({"data": data, "method": method, "setting": setting, "preset": kind, "device": "cpu"})
-        api.make_method(c)
+        c = assembly.configure({"data": data, "method": method, "setting": setting, "preset": kind, "device": "cpu"})
+        assembly.make_method(c)
         assert None not in (c.model, c.rounds, c.lr, c.augment, c.dirichlet_alpha, c.classes_per_client, c.p_min)
 
 
@@ -143,7 +144,7 @@ def test_the_papers_preset_is_the_papers_table(data: str) -> None:
     for name, *cells in rows:
         method = name.lower().replace("localonly", "local-only")
         for setting, lr, algorithmic in (("ideal", *cells[:2]), ("hetero", *cells[2:])):
-            c = api.configure({"data": data, "method": method, "setting": setting, "preset": "paper"})
+            c = assembly.configure({"data": data, "method": method, "setting": setting, "preset": "paper"})
             assert c.lr == float(lr), (method, setting)
             numbers = [float(n) for n in re.findall(r"[0-9.]+", algorithmic)]
             printed = dict(zip(NAMED.get(method, ()), numbers, strict=bool(numbers)))
@@ -151,7 +152,7 @@ def test_the_papers_preset_is_the_papers_table(data: str) -> None:
             if method == "pa3dfl":
                 assert c.options["hn_encoder_lr"] == c.options["hn_lr"], "the paper has one"
                 for ablation in methods.registry(methods.ABLATIONS):
-                    like = api.configure({"data": data, "method": ablation, "setting": setting, "preset": "paper"})
+                    like = assembly.configure({"data": data, "method": ablation, "setting": setting, "preset": "paper"})
                     assert like.options == c.options
             chosen = set(preset(data, method, setting, "paper")) - set(preset(data, "none", setting, "paper"))
             assert chosen <= {*NAMED.get(method, ()), "hn_encoder_lr"}, "nothing that the table does not have"
@@ -159,31 +160,31 @@ def test_the_papers_preset_is_the_papers_table(data: str) -> None:
 
 def test_data_without_a_table_takes_the_papers_values_of_its_like() -> None:
     given = {"method": "pa3dfl", "preset": "paper"}
-    small, large = (api.configure(given | {"data": data}) for data in ("fashion-mnist-10k", "fashion-mnist"))
+    small, large = (assembly.configure(given | {"data": data}) for data in ("fashion-mnist-10k", "fashion-mnist"))
     assert small.options == large.options
     assert (small.rounds, large.rounds, small.options["depth"]) == (40, 500, 4)
 
 
 def test_one_rule_chooses_a_clients_model_in_every_preset() -> None:
     for data, method, kind in itertools.product(NAMES, methods.registry(), ("tuned", "paper")):
-        assert api.configure({"data": data, "method": method, "preset": kind}).select == "accuracy"
+        assert assembly.configure({"data": data, "method": method, "preset": kind}).select == "accuracy"
 
 
 def test_a_preset_is_known_and_its_name_changes_no_number() -> None:
     with pytest.raises(UserError, match=r"^preset is 'best': expected one of tuned, paper$"):
-        api.configure({"preset": "best"})
-    paper = api.configure({"preset": "paper", "data": "cifar10", "method": "fedavg"})
-    assert paper.hash() == api.configure(flat(paper) | {"preset": "tuned"}).hash()
+        assembly.configure({"preset": "best"})
+    paper = assembly.configure({"preset": "paper", "data": "cifar10", "method": "fedavg"})
+    assert paper.hash() == assembly.configure(flat(paper) | {"preset": "tuned"}).hash()
 
 
 def test_configure_leaves_nothing_open() -> None:
-    c = api.configure({"device": "auto", "embedding": "8"})
+    c = assembly.configure({"device": "auto", "embedding": "8"})
     assert c.p_min == "1/16"
     assert c.device in ("cpu", "cuda")
     assert c.threads >= 1
     assert c.out == "runs/fashion-mnist-10k-hetero-pa3dfl-0"
     assert (c.options["embedding"], c.options["hidden"], c.options["tau"]) == (8, 64, 0.2)
-    assert api.configure({"setting": "ideal"}).p_min == "1/8"
+    assert assembly.configure({"setting": "ideal"}).p_min == "1/8"
 
 
 @pytest.mark.parametrize(
@@ -192,13 +193,13 @@ def test_configure_leaves_nothing_open() -> None:
      ("list:" + "1," * 99 + "1", ("list-" + "1-" * 99)[:60])],
 )  # fmt: skip
 def test_the_default_folder_names_the_run(setting: str, slug: str) -> None:
-    c = api.configure({"data": "a/b.npz", "setting": setting, "method": "fedavg", "seed": 3})
+    c = assembly.configure({"data": "a/b.npz", "setting": setting, "method": "fedavg", "seed": 3})
     assert c.out == f"runs/b-{slug}-fedavg-3"
 
 
 def test_configure_twice_changes_nothing() -> None:
-    once = api.configure({"data": "cifar100", "method": "fedavg", "setting": "ideal"})
-    assert api.configure(flat(once)) == once
+    once = assembly.configure({"data": "cifar100", "method": "fedavg", "setting": "ideal"})
+    assert assembly.configure(flat(once)) == once
 
 
 # --- None is not given ---
@@ -225,7 +226,7 @@ def test_api_run_takes_presets_for_what_a_config_leaves_open(monkeypatch: pytest
         seen.append(real(given))
         return seen[-1]
 
-    real = api.configure
+    real = assembly.configure
     monkeypatch.setattr(api, "configure", configure)
     monkeypatch.setattr(api, "RunDirectory", directory)
     for config, more in (

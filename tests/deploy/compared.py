@@ -9,14 +9,14 @@ from machines import OPTIONS, Machines
 
 from pa3dfl.core.tree import Tree
 from pa3dfl.experiments import api
-from pa3dfl.federation.checkpoint import Store
+from pa3dfl.federation.checkpoint import Checkpoints
 
 CAPACITIES = ["1", "1/4", "1/16"]
 SMALL = {"pa3dfl": {"embedding": 4, "hidden": 4}}
 
 
 def saved(path: Path) -> Any:
-    return Store(path / "checkpoints").load(torch.device("cpu"))
+    return Checkpoints(path / "checkpoints").load(torch.device("cpu"))
 
 
 def same(a: Tree, b: Tree) -> bool:

@@ -13,6 +13,7 @@ from compared import CAPACITIES, SMALL, records
 from machines import Machines
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.tree import Tree
 from pa3dfl.deploy.capacity import check_capacity, share_of
 from pa3dfl.deploy.control import said
 from pa3dfl.methods.assembly import configure
@@ -124,14 +125,14 @@ def test_a_full_disk_on_a_node_is_a_rejection(tmp_path: Path, monkeypatch: pytes
     from pa3dfl.engines.flower import shelf
 
     machines = Machines(tmp_path, CAPACITIES, method="ditto", per_round=3, rounds=1)
-    real = shelf.write_atomically
+    real = shelf.write_tensors
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, tree: Tree, durable: bool) -> None:
         if "node-1" in str(path):
             raise OSError(28, "No space left on device")
-        real(path, content)
+        real(path, tree, durable)
 
-    monkeypatch.setattr(shelf, "write_atomically", full)
+    monkeypatch.setattr(shelf, "write_tensors", full)
     machines.train()
     [record] = records(machines.site.run)
     assert record["participants"] == [0, 2]

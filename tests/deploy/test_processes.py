@@ -27,7 +27,8 @@ from pa3dfl.deploy.certificates import write_certificates, write_node_key
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
-from pa3dfl.federation.checkpoint import Store
+from pa3dfl.federation.checkpoint import Checkpoints
+from pa3dfl.methods import assembly
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 CAPACITIES = ["1", "1/4", "1/16"]
@@ -39,7 +40,7 @@ def same(a: Tree, b: Tree) -> bool:
 
 
 def saved(path: Path) -> Any:
-    return Store(path / "checkpoints").load(torch.device("cpu"))
+    return Checkpoints(path / "checkpoints").load(torch.device("cpu"))
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -137,10 +138,10 @@ def test_a_node_that_comes_back_has_its_state(three: Live) -> None:
 def survivors(live: Live, missing: list[list[int]]) -> tuple[Tree, dict[int, Tree]]:
     """The server's and the clients' state after rounds of Ditto in which these clients were missing."""
     settings = {"method": "ditto", "setting": f"list:{','.join(live.capacities)}", "clients": len(live.capacities)}
-    config = api.configure(OPTIONS | settings | {"data": str(live.folder / "all.npz"), "engine": "sequential"})
+    config = assembly.configure(OPTIONS | settings | {"data": str(live.folder / "all.npz"), "engine": "sequential"})
     torch.set_num_threads(1)
-    method = api.make_method(config)
-    task = api.make_task(config, method, load(config.data))
+    method = assembly.make_method(config)
+    task = assembly.make_task(config, method, load(config.data))
     server, private = method.init_server(task), {}
     for rnd, dead in enumerate(missing, 1):
         updates = Sequential().train(Round(method, task, server, private, task.clients, rnd))

@@ -26,7 +26,7 @@ from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
-from pa3dfl.federation.checkpoint import Store
+from pa3dfl.federation.checkpoint import Checkpoints
 from pa3dfl.methods import Method, Update, find, registry
 from pa3dfl.methods.task import Task
 
@@ -267,7 +267,7 @@ def assert_same_run(one: Path, ray: Path) -> None:
         [{k: v for k, v in r.items() if k != "seconds"} for r in run] for run in records[1:]
     ]
     assert (one / "clients.csv").read_text() == (ray / "clients.csv").read_text()
-    a, b = (Store(p / "checkpoints").load(torch.device("cpu")) for p in (one, ray))
+    a, b = (Checkpoints(p / "checkpoints").load(torch.device("cpu")) for p in (one, ray))
     assert a is not None
     assert b is not None
     assert same(a.server, b.server)

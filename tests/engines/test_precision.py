@@ -10,7 +10,7 @@ from pa3dfl import methods
 from pa3dfl.core.errors import UserError
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
 
 Make = Callable[..., Any]
 
@@ -45,4 +45,4 @@ def test_a_product_of_bfloat16(make_task: Make) -> None:
 
 def test_tf32_needs_a_gpu() -> None:
     with pytest.raises(UserError, match="precision 'tf32' is arithmetic of CUDA GPUs: use fp32 or bf16 on a CPU"):
-        api.configure({"precision": "tf32", "device": "cpu"})
+        assembly.configure({"precision": "tf32", "device": "cpu"})

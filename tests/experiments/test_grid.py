@@ -5,11 +5,11 @@ import pytest
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config
-from pa3dfl.experiments import api
 from pa3dfl.experiments.grid import Point, check_names, paper_grid, parse, points, sample, tunable
+from pa3dfl.methods import assembly
 
-DITTO = tunable(api.option_fields(methods.find("ditto")))
-PA3DFL = tunable(api.option_fields(methods.find("pa3dfl")))
+DITTO = tunable(assembly.option_fields(methods.find("ditto")))
+PA3DFL = tunable(assembly.option_fields(methods.find("pa3dfl")))
 
 
 def read(words: list[str]) -> list[Point]:
@@ -35,12 +35,12 @@ def test_options_that_go_together() -> None:
     [("fedavg", 4), ("ditto", 12), ("flanc", 12), ("tailorfl", 24), ("pfedgate", 16), ("pa3dfl", 4 * 2 * 3 * 3 * 4)],
 )
 def test_the_papers_grid(method: str, size: int) -> None:
-    fields = tunable(api.option_fields(methods.find(method)))
+    fields = tunable(assembly.option_fields(methods.find(method)))
     tried = points(paper_grid(method, []), fields)
     assert len(tried) == size
     assert [p["lr"] for p in tried[:: size // 4]] == [0.005, 0.01, 0.05, 0.1]
     for point in tried:  # all of them can be run
-        api.make_method(api.configure({"method": method, **point}))
+        assembly.make_method(assembly.configure({"method": method, **point}))
 
 
 def test_what_is_given_is_not_tuned() -> None:
@@ -67,7 +67,7 @@ def test_a_small_grid_is_filled_up_with_step_sizes_between_its_own() -> None:
     assert {p["mu"] for p in many[12:]} == {0.01, 0.1, 1.0}
     assert all(0.005 < p["lr"] < 0.1 for p in many[12:])
     for point in many:  # all of them can be run
-        api.make_method(api.configure({"method": "ditto", **point}))
+        assembly.make_method(assembly.configure({"method": "ditto", **point}))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_no_grid_is_refused(words: list[str], complaint: str) -> None:
 
 
 def test_only_options_of_local_training_and_of_the_method_can_be_tuned() -> None:
-    own = set(api.option_fields(methods.find("ditto")))
+    own = set(assembly.option_fields(methods.find("ditto")))
     training = {"lr", "lr_decay", "epochs", "batch", "weight_decay", "clip_norm", "augment"}
     assert set(DITTO) == own | training
     assert training <= set(Config.__dataclass_fields__)

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from conftest import make_arrays
-from pa3dfl.core.errors import UserError
+from pa3dfl.core.errors import Interrupted, UserError
+from pa3dfl.core.options.config import read_yaml
 from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.experiments import api
-from pa3dfl.federation.checkpoint import Store
-from pa3dfl.federation.federation import Interrupted
-from pa3dfl.methods import find, registry
+from pa3dfl.federation.checkpoint import Checkpoints
+from pa3dfl.methods import assembly, find, registry
 
 TINY = {
     "model": "cnn-fashion", "clients": 6, "per_round": 3, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 4,
@@ -49,7 +49,7 @@ def rounds(path: Path) -> list[dict[str, Any]]:
 
 def bits(path: Path) -> dict[str, bytes]:
     """Every tensor of the last checkpoint."""
-    saved = Store(path / "checkpoints").load(torch.device("cpu"))
+    saved = Checkpoints(path / "checkpoints").load(torch.device("cpu"))
     assert saved is not None
     trees = {"server": saved.server} | {f"client {i}": t for i, t in saved.private.items()}
     return {f"{who} {k}": v.numpy().tobytes() for who, tree in trees.items() for k, v in tree.items()}
@@ -86,8 +86,8 @@ def test_same_seed_same_bits_other_seed_other_partition(data: str, tmp_path: Pat
     assert rounds(a)[0]["train_loss"] != rounds(c)[0]["train_loss"]
     tasks = []
     for seed in (3, 4):
-        config = api.configure(TINY | {"data": data, "seed": seed})
-        tasks.append(api.make_task(config, api.make_method(config), make_arrays(240)))
+        config = assembly.configure(TINY | {"data": data, "seed": seed})
+        tasks.append(assembly.make_task(config, assembly.make_method(config), make_arrays(240)))
     assert any(not np.array_equal(x.train, y.train) for x, y in zip(*(t.data.splits for t in tasks), strict=True))
 
 
@@ -156,7 +156,7 @@ def test_killed_twice_at_random_moments(data: str, tmp_path: Path) -> None:
         time.sleep(pick.uniform(0, 0.3))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        kept = Store(path / "checkpoints").load(torch.device("cpu"))
+        kept = Checkpoints(path / "checkpoints").load(torch.device("cpu"))
         assert kept is not None
         # A round is committed first and written to rounds.jsonl next.
         assert kept.round - len((path / "rounds.jsonl").read_text().splitlines()) in (0, 1)
@@ -174,7 +174,7 @@ def test_asked_to_stop(number: signal.Signals, data: str, tmp_path: Path) -> Non
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    kept = Store(path / "checkpoints").load(torch.device("cpu"))
+    kept = Checkpoints(path / "checkpoints").load(torch.device("cpu"))
     assert kept is not None
     assert kept.round == len(rounds(path)) >= 2
     assert f"{kept.round} rounds are kept" in said
@@ -244,7 +244,7 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     )
     assert len(lines) == 7
     assert (path / "learning_curve.png").stat().st_size > 1000
-    again = run(data, tmp_path / "again", **{k: v for k, v in api.read_yaml(path / "config.yaml").items()
+    again = run(data, tmp_path / "again", **{k: v for k, v in read_yaml(path / "config.yaml").items()
                                              if k not in ("data_fingerprint", "out", "data")})  # fmt: skip
     assert_same(path, again)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from pa3dfl.core.tree import take
 from pa3dfl.engines.cost import cost
-from pa3dfl.experiments.api import make_model
+from pa3dfl.methods.assembly import make_model
 from pa3dfl.methods.flanc import BANK, COEF, FLANC, banks, compose, of
 from pa3dfl.methods.task import Client
 from pa3dfl.models import Model

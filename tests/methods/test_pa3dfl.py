@@ -15,7 +15,7 @@ from pa3dfl.core.tree import put, take, wire
 from pa3dfl.engines import Round, local
 from pa3dfl.engines.cost import cost
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.experiments.api import make_model
+from pa3dfl.methods.assembly import make_model
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl.general import local_weight
 from pa3dfl.methods.pa3dfl.method import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pa3dfl.core.rng import key
+from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import put, take
 from pa3dfl.engines import Round, local
 from pa3dfl.engines.cost import cost
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.experiments.api import make_model
+from pa3dfl.methods.assembly import make_model
 from pa3dfl.methods.pfedgate import GATE, Blocks, PFedGate, cut, keep, score
 
 FULL, NARROW = Fraction(1), Fraction(1, 16)

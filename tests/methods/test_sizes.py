@@ -20,6 +20,7 @@ from pa3dfl.core.options.capacity import candidate_widths, width_of
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
 from pa3dfl.methods.sizes import full_size, held, held_at, strict_widths
 from pa3dfl.models import Model
 
@@ -32,7 +33,7 @@ STRICT = [n for n in NAMES if n != "pfedgate"]
 
 
 def model_of(name: str) -> Model:
-    return api.make_model("cnn-fashion", methods.find(name), (1, 28, 28), 10, SIXTEENTH)
+    return assembly.make_model("cnn-fashion", methods.find(name), (1, 28, 28), 10, SIXTEENTH)
 
 
 MODELS = {name: model_of(name) for name in NAMES}

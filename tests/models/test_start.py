@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from conftest import build
 from pa3dfl import methods
 from pa3dfl.deploy import parts
-from pa3dfl.experiments import api
+from pa3dfl.methods import assembly
+from pa3dfl.methods.task import Task
 from pa3dfl.models import NAMES, Model, factory_of
 
 QUARTER = Fraction(1, 4)
@@ -123,7 +124,7 @@ def test_widened_layers_start_by_the_rule_too() -> None:
 OWN_WIDTH = {"local-only", "lg-fedavg", "flanc", "ditto", "fedavg", "pfedhn", "tailorfl"}
 
 
-def started(name: str, rule: str, r: str) -> tuple[api.Task, dict[str, Tensor], dict[str, Tensor]]:
+def started(name: str, rule: str, r: str) -> tuple[Task, dict[str, Tensor], dict[str, Tensor]]:
     """A task of one width, the plain weights that a client starts with, and the whole of what it trains."""
     method = methods.find(name)()
     task = build(method, setting=f"list:{r},{r},{r},{r}", init=rule, precision="fp32")
@@ -179,13 +180,13 @@ def test_biases_of_local_heads_follow_the_rule(rule: str) -> None:
 
 
 def test_nodes_of_a_deployment_start_by_the_rule_of_the_config() -> None:
-    config = api.configure({"model": "cnn-fashion", "init": "pytorch", "device": "cpu", "method": "local-only"})
-    method, common = api.make_method(config), parts.Common((1, 28, 28), 10, None, None)
+    config = assembly.configure({"model": "cnn-fashion", "init": "pytorch", "device": "cpu", "method": "local-only"})
+    method, common = assembly.make_method(config), parts.Common((1, 28, 28), 10, None, None)
     task = parts._task(config, method, common, [], build(method).data, torch.device("cpu"))
     assert task.model.rule == "pytorch"
 
 
 def test_the_rule_is_part_of_what_a_run_is() -> None:
-    he, torchs = (api.configure({"init": rule}) for rule in ("he", "pytorch"))
-    assert api.configure({}).init == "he"
-    assert he.hash() == api.configure({}).hash() != torchs.hash()
+    he, torchs = (assembly.configure({"init": rule}) for rule in ("he", "pytorch"))
+    assert assembly.configure({}).init == "he"
+    assert he.hash() == assembly.configure({}).hash() != torchs.hash()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from pa3dfl import __version__
-from pa3dfl.cli.flags import say
 from pa3dfl.core.errors import Interrupted, UserError
+from pa3dfl.core.logging import log, show_messages
 
 USAGE = """pa3dfl: personal models for devices that differ in both data and capacity
 
@@ -64,25 +64,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv[0] == "--version":
         print(f"pa3dfl {__version__}")
         return 0
+    show_messages()
     try:
         if argv[0] not in COMMANDS:
             raise UserError(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}")
         COMMANDS[argv[0]](argv[1:])
     except UserError as e:
-        say(str(e))
+        log.error(str(e))
         return 2
     except Interrupted as e:
-        say(f"stopped; {e.round} rounds are kept, `pa3dfl resume {e.path}` goes on from there")
+        log.error(f"stopped; {e.round} rounds are kept, `pa3dfl resume {e.path}` goes on from there")
         return 130
     except KeyboardInterrupt:
-        say("stopped")
+        log.error("stopped")
         return 130
     except OSError as e:
-        say(f"{e.filename or 'a file'}: {e.strerror or e}")
+        log.error(f"{e.filename or 'a file'}: {e.strerror or e}")
         return 1
     except RuntimeError as e:
         if type(e).__name__ != "OutOfMemoryError":  # torch's: whoever raises it has imported it
             raise
-        say("the GPU's memory is full: let other programs end, use a smaller --batch, or use --device cpu")
+        log.error("the GPU's memory is full: let other programs end, use a smaller --batch, or use --device cpu")
         return 1
     return 0

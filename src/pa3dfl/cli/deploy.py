@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from pa3dfl.cli.flags import Parser, add_config, peek, say
+from pa3dfl.cli.flags import Parser, add_config, peek
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config, coerce, read_yaml
 
 # What a deployment decides by itself, or what its nodes bring along.
@@ -157,7 +158,7 @@ def predict(argv: list[str]) -> None:
     if args.out is None:
         print(" ".join(map(str, label.tolist())))
     else:
-        say(f"labels and probabilities are in {args.out}")
+        log.info(f"labels and probabilities are in {args.out}")
 
 
 def _folder(parser: Parser) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import difflib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -82,7 +81,3 @@ def peek(argv: Sequence[str], flag: str) -> str | None:
         if word == flag and i + 1 < len(argv):
             return argv[i + 1]
     return None
-
-
-def say(message: str) -> None:
-    print(f"pa3dfl: {' '.join(message.split())}", file=sys.stderr)

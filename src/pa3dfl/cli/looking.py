@@ -24,18 +24,18 @@ def report_runs(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="X", help="folder for the pictures [that of the first run]")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     args = parser.parse_exactly(argv)
-    from pa3dfl.runs import report
+    from pa3dfl.runs import capacity_picture, comparison, find_runs, learning_curve, render
 
-    runs = report.find_runs(args.dirs)
-    records = report.comparison(runs)
+    runs = find_runs(args.dirs)
+    records = comparison(runs)
     out = args.out or args.dirs[0]
-    pictures = [report.learning_curve(runs, out / "learning_curve.png")]
-    by_capacity = report.capacity_picture(runs, out / "capacity.png")
+    pictures = [learning_curve(runs, out / "learning_curve.png")]
+    by_capacity = capacity_picture(runs, out / "capacity.png")
     pictures += [by_capacity] if by_capacity else []
     if args.json:
         print(json.dumps(records, indent=2))
         return
-    report.render(records, console())
+    render(records, console())
     table = out / "table.json"
     table.write_text(json.dumps(records, indent=2) + "\n")
     for path in (*pictures, table):
@@ -66,8 +66,7 @@ def list_costs(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print as JSON")
     args = parser.parse_exactly(argv)
     from pa3dfl.engines.cost import COLUMNS, cost, widths
-    from pa3dfl.experiments import api
-    from pa3dfl.methods import find
+    from pa3dfl.methods import assembly, find
 
     p_min = Config(p_min=str(parse_ratio(args.p_min, "p_min"))).narrowest()
     batch = coerce("batch", args.batch, int)
@@ -84,11 +83,11 @@ def list_costs(argv: list[str]) -> None:
     for w in asked:
         if w not in known:
             raise UserError(f"width {w} is not one of the multiples of p_min: expected {known[0]}, … or {known[-1]}")
-    device = api.device_of(args.device)
+    device = assembly.device_of(args.device)
     records = []
     for name in args.method or methods():
         method = find(name)()
-        model = api.make_model(args.model, method, shape, classes, p_min)
+        model = assembly.make_model(args.model, method, shape, classes, p_min)
         records += cost(method, model, p_min, batch, asked or known, device if args.memory else None)
     print_records(records, [c for c in COLUMNS if any(r[c] is not None for r in records)], args.json)
 
@@ -105,8 +104,8 @@ def describe_data(argv: list[str]) -> None:
     import numpy as np
 
     from pa3dfl.data import available, label_counts, load
-    from pa3dfl.experiments import api
-    from pa3dfl.runs import report
+    from pa3dfl.methods import assembly
+    from pa3dfl.runs import partition_picture
 
     folder = Path(args.data_dir) if args.data_dir else None
     if args.name is None:
@@ -126,9 +125,9 @@ def describe_data(argv: list[str]) -> None:
         return
     flags = ("partition", "clients", "seed", "dirichlet_alpha", "classes_per_client", "data_dir")
     given = {k: getattr(args, k) for k in flags if getattr(args, k) is not None}
-    config = api.configure({"data": args.name, **given})
-    arrays = load(config.data, api.folder_of(config))
-    kind, rows = api.owners(config, arrays)
+    config = assembly.configure({"data": args.name, **given})
+    arrays = load(config.data, assembly.folder_of(config))
+    kind, rows = assembly.owners(config, arrays)
     counts = label_counts(rows, arrays.y, arrays.classes)
     sizes = counts.sum(1)
     title = f"{Path(args.name).stem}, {kind}, {len(rows)} clients, seed {config.seed}"
@@ -142,6 +141,6 @@ def describe_data(argv: list[str]) -> None:
         "largest_client": int(sizes.max()),
         "classes_per_client": float((counts > 0).sum(1).mean()),
         "largest_class_share": float((counts.max(1) / np.maximum(sizes, 1)).mean()),
-        "picture": str(report.partition_picture(counts, out, title)),
+        "picture": str(partition_picture(counts, out, title)),
     }
     print_records([record], tuple(record), args.json)

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def show(paths: list[Path], summary: dict[str, Any] | None) -> None:
-    from pa3dfl.runs import report
+    from pa3dfl.runs import comparison, find_runs, render
 
     if summary is not None:
         print(json.dumps(summary, indent=2))
     else:
-        report.render(report.comparison(report.find_runs(paths)), console())
+        render(comparison(find_runs(paths)), console())
 
 
 def print_records(records: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:

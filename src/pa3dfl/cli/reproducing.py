@@ -4,9 +4,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.cli.flags import Parser, add_config, say
+from pa3dfl.cli.flags import Parser, add_config
 from pa3dfl.cli.printing import print_records
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import coerce
 from pa3dfl.experiments.reproduce.paper import DATA, PARTS
 
@@ -39,7 +40,7 @@ def reproduce(argv: list[str]) -> None:
     if dry:
         print_records(command.shown(jobs, places), command.COLUMNS, show)
         return
-    page = command.carry_out(chosen, jobs, args, places, budget, say)
+    page = command.carry_out(chosen, jobs, args, places, budget, log.info)
     if show:
         print_records(command.shown(jobs, places), command.COLUMNS, as_json=True)
     else:

@@ -5,15 +5,17 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.cli.flags import Parser, add_config, peek, say
+from pa3dfl.cli.flags import Parser, add_config, peek
 from pa3dfl.cli.printing import console, print_records, show
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config, coerce, read_yaml
 
 
 def run(argv: list[str]) -> None:
     from pa3dfl import methods
     from pa3dfl.experiments import api
+    from pa3dfl.methods import assembly
 
     file = next((w for w in argv if w.endswith((".yaml", ".yml")) and not w.startswith("-")), None)
     given = read_yaml(Path(file)) if file else {}
@@ -25,7 +27,7 @@ def run(argv: list[str]) -> None:
         description="Train. Flags win over CONFIG.yaml, which wins over the data's presets.",
     )
     parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="options as a YAML mapping, without dashes")
-    add_config(parser, cls.name, api.option_fields(cls))
+    add_config(parser, cls.name, assembly.option_fields(cls))
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is already in the run directory")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     args = vars(parser.parse_exactly(argv))
@@ -33,7 +35,7 @@ def run(argv: list[str]) -> None:
     if named != file:
         raise UserError(f"config {named!r} is not a .yaml file: options are given with dashes, such as --rounds 10")
     given.pop("data_fingerprint", None)
-    summary = api.run(api.configure(given | args), overwrite)
+    summary = api.run(assembly.configure(given | args), overwrite)
     show([Path(summary["path"])], summary if as_json else None)
 
 
@@ -66,23 +68,23 @@ def compare_methods(argv: list[str]) -> None:
     add_config(parser, "", {}, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
     from pa3dfl.experiments.compare import QUICK, compare, equal_terms, terms
-    from pa3dfl.runs import report
+    from pa3dfl.runs import across_seeds, average, learning_curve, read_run, render
 
     file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
     as_json, quick = args.pop("json"), args.pop("quick")
     given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
     names = _methods(chosen)
     paths = compare(given, names, _seeds(seeds), out)
-    runs = [report.read_run(p) for p in paths]
+    runs = [read_run(p) for p in paths]
     own = [[r for r in runs if r.summary["method"] == name] for name in names]
-    records = [row | terms(its[0].path) for row, its in zip(report.across_seeds(runs), own, strict=True)]
-    by_method = [report.average(its) for its in own]
-    picture = report.learning_curve(by_method, out / "learning_curve.png")
+    records = [row | terms(its[0].path) for row, its in zip(across_seeds(runs), own, strict=True)]
+    by_method = [average(its) for its in own]
+    picture = learning_curve(by_method, out / "learning_curve.png")
     (out / "table.json").write_text(json.dumps(records, indent=2) + "\n")
     if as_json:
         print(json.dumps(records, indent=2))
         return
-    report.render(records, console())
+    render(records, console())
     same, different = equal_terms(records)
     print("for all: " + ", ".join(f"{k} {v}" for k, v in same.items()))
     for option, values in different.items():
@@ -129,9 +131,9 @@ def tune_methods(argv: list[str]) -> None:
         tried = " + ".join(map(str, settings.values())) + " settings"
     else:
         tried = f"{settings[names[0]]} settings of each method"
-    say(f"{len(trials)} trials: {tried} × {len(seeds)} seeds, in {out}")
+    log.info(f"{len(trials)} trials: {tried} × {len(seeds)} seeds, in {out}")
     if len(set(settings.values())) > 1:
-        say("methods have different numbers of settings: --trials N gives each of them N")
+        log.info("methods have different numbers of settings: --trials N gives each of them N")
     rows = tune.ranking(tune.run(trials, out))
     best = tune.write_best(tune.best(given, rows), out)
     if as_json:
@@ -158,9 +160,9 @@ def _methods(words: str) -> list[str]:
 
 def _options(method: str) -> dict[str, Field[Any]]:
     from pa3dfl import methods
-    from pa3dfl.experiments import api
+    from pa3dfl.methods import assembly
 
-    return api.option_fields(methods.find(method))
+    return assembly.option_fields(methods.find(method))
 
 
 def _seeds(words: str) -> list[int]:

@@ -1,1 +1,4 @@
-"""What everything else stands on: trees of tensors, randomness, errors, files, signals. Knows nothing of learning."""
+"""What every other room uses: options, trees of tensors, randomness, files, signals, errors, messages, progress.
+
+Imports no other room and knows nothing of learning.
+"""

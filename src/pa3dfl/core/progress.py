@@ -1,4 +1,4 @@
-"""Progress with an estimate: a live line in a terminal, a plain line now and then in a log."""
+"""Progress with an estimate of the time left: a live bar on a terminal, a message now and then elsewhere."""
 
 import sys
 import time
@@ -6,7 +6,9 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-# In a log, at most one line in this many seconds.
+from pa3dfl.core.logging import log, messages_are_shown
+
+# Without a terminal, at most one message in this many seconds.
 QUIET_SECONDS = 10.0
 
 
@@ -28,7 +30,7 @@ class Meter:
         self._counted_at_start = 0
         self._text = "starting"
         console = Console(file=sys.stderr)
-        self._live = console.is_terminal
+        self._live = console.is_terminal and messages_are_shown()
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
             console=console, transient=True,
@@ -45,7 +47,7 @@ class Meter:
             self._bar.stop()
 
     def skip_to(self, done: int) -> None:
-        """Work that an earlier process did counts as done, but not for the speed."""
+        """Work of an earlier process counts as done; the speed is measured without it."""
         self.done = self._counted_at_start = done
 
     def tick(self, units: int = 1) -> None:
@@ -68,4 +70,4 @@ class Meter:
             self._bar.update(self._task, completed=self.done, text=f"{self._text}  {self.left()}")
         elif time.monotonic() - self._last_line > QUIET_SECONDS:
             self._last_line = time.monotonic()
-            print(f"{self.label}  {self._text}  {self.left()}", file=sys.stderr, flush=True)
+            log.info(f"{self.label}: {self._text}, {self.left()}")

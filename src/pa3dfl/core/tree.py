@@ -1,4 +1,4 @@
-"""Flat trees of tensors: the only thing that crosses a boundary between rooms, processes or machines."""
+"""Trees: tensors by name. Models, updates and states cross every boundary in this form."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -12,10 +12,10 @@ K = TypeVar("K")
 
 
 def wire(tree: Mapping[K, Tensor]) -> dict[K, Tensor]:
-    """A copy that shares nothing with its source: detached, dense, freshly allocated.
+    """A copy that shares nothing with its source: detached, contiguous, newly allocated.
 
-    Engines call it at every boundary. Strides and alignment change the last bits of a result, so
-    that a tree which went over a network and one that did not must look alike afterwards.
+    Engines copy at every boundary. Strides and alignment change the last bits of a result: a tree that went over a
+    network and one that did not must have the same of both.
     """
     copy = {k: torch.empty(v.shape, dtype=v.dtype, device=v.device) for k, v in tree.items()}
     if copy:
@@ -25,7 +25,7 @@ def wire(tree: Mapping[K, Tensor]) -> dict[K, Tensor]:
 
 
 def on_meta(tree: Mapping[str, Tensor]) -> Tree:
-    """A tree of the same shapes and types without contents, which takes no memory."""
+    """A tree of the same shapes and types without contents: it takes no memory."""
     return {k: torch.empty(v.shape, dtype=v.dtype, device="meta") for k, v in tree.items()}
 
 

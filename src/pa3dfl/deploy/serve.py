@@ -15,8 +15,8 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.deploy.parts import NOBODY, seat_widths, server_task
 from pa3dfl.deploy.roll import Roll, Seat
@@ -25,7 +25,7 @@ from pa3dfl.engines.flower.engine import Flower
 from pa3dfl.experiments.api import federation_of, finish
 from pa3dfl.methods.assembly import configure, flat, make_method
 from pa3dfl.methods.task import Client, Task
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.runs.format import RunDirectory
 
 
 def serve(grid: Grid, context: Context) -> None:

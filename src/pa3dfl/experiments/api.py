@@ -1,7 +1,6 @@
-"""A run from its config: the same for Python and for the command line."""
+"""Train a run from its config, or resume it: what Python and the command line call."""
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,48 +8,36 @@ import torch
 
 from pa3dfl import __version__
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.core.logging import log
+from pa3dfl.core.options.config import Config
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Engine, engine_of
-from pa3dfl.federation.federation import Federation, Plan, State
+from pa3dfl.federation.federation import Federation
+from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import (
     configure,
-    device_of,
     fingerprint,
     flat,
     folder_of,
     known,
     make_method,
-    make_model,
     make_task,
-    option_fields,
-    owners,
     set_arithmetic,
 )
 from pa3dfl.methods.task import Task
-from pa3dfl.runs.report import learning_curve, read_run
-from pa3dfl.runs.results import RunDirectory, averages
-
-__all__ = [
-    "build",
-    "configure",
-    "device_of",
-    "folder_of",
-    "make_method",
-    "make_model",
-    "make_task",
-    "option_fields",
-    "owners",
-    "resume",
-    "run",
-    "set_arithmetic",
-]
+from pa3dfl.runs import learning_curve, read_run
+from pa3dfl.runs.format import RunDirectory
+from pa3dfl.runs.metrics import averages
 
 
 def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> dict[str, Any]:
-    """Train from the start; returns the summary. `run(method="fedavg", rounds=20)` is enough."""
+    """Train from the start and return the summary, for example `run(method="fedavg", rounds=20)`.
+
+    Options come from `config` and from the keywords, which override it. The messages that the command line prints go
+    to the logger `pa3dfl`.
+    """
     config = configure(_given(config) | given)
     directory = RunDirectory(Path(config.out or ""))
     if directory.path.exists() and not directory.path.is_dir():
@@ -58,8 +45,8 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
     if directory.path.exists() and any(directory.path.iterdir()):
         if not overwrite:
             raise UserError(
-                f"{directory.path} is not empty: go on with `pa3dfl resume {directory.path}`, choose another --out, "
-                "or say --overwrite"
+                f"{directory.path} is not empty: resume that run with `pa3dfl resume {directory.path}`, choose another "
+                "--out, or pass --overwrite"
             )
         if not directory.config.exists():
             raise UserError(
@@ -80,22 +67,22 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
 
 
 def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
-    """Go on after the last round that was kept; gives the same numbers as if nothing had happened."""
+    """Continue a stopped run after its last saved round, with the results of a run that was never stopped."""
     directory = RunDirectory(path)
     if not directory.config.exists():
         raise UserError(f"{path} is not a run directory: it has no config.yaml")
-    given = read_yaml(directory.config)
+    given = directory.read_config()
     expected = given.pop("data_fingerprint", None)
     config = configure(given | {"out": str(path)} | ({"data_dir": data_dir} if data_dir else {}))
     arrays = load(config.data, folder_of(config))
     if expected not in (None, fingerprint(arrays)):
-        raise UserError(f"the data of {path} has changed since the run began: the run cannot go on with other data")
+        raise UserError(f"the data of {path} has changed since the run began: restore it, or start a new run")
     federation = build(config, arrays, directory)
     return finish(config, federation, federation.run(federation.restore()))
 
 
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
-    """Everything a run consists of; checks all that can be checked before the first round."""
+    """The federation of a run. Checks all that can be checked before the first round."""
     torch.set_num_threads(config.threads)
     set_arithmetic(config)
     method = make_method(config)
@@ -105,15 +92,15 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
 
 def federation_of(config: Config, method: Method, task: Task, engine: Engine, directory: RunDirectory) -> Federation:
     plan = Plan(
-        known(config.rounds),
-        min(config.per_round, len(task.clients)),
-        config.eval_every,
-        config.patience,
-        config.select,
-        config.checkpoint_every,
-        config.eval_clients,
-        config.robust,
-        config.tested,
+        rounds=known(config.rounds),
+        per_round=min(config.per_round, len(task.clients)),
+        eval_every=config.eval_every,
+        patience=config.patience,
+        select=config.select,
+        checkpoint_every=config.checkpoint_every,
+        eval_clients=config.eval_clients,
+        robust=config.robust,
+        tested=config.tested,
     )
     return Federation(method, task, engine, plan, directory, f"{method.name} on {Path(config.data).name}")
 
@@ -122,14 +109,14 @@ def make_engine(config: Config, task: Task) -> Engine:
     if config.engine != "flower":
         return engine_of(config.engine, task.device, config.threads)
     try:
-        from pa3dfl.engines.flower.simulation import simulated  # an extra that most runs do without
+        from pa3dfl.engines.flower.simulation import simulated  # an extra: most runs do not need it
     except ImportError as e:
         raise UserError(f"engine 'flower' needs Flower ({e}): pip install 'pa3dfl[flower]'") from None
     return simulated(config, task)
 
 
 def finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:
-    """Write what a finished run leaves behind; returns its summary."""
+    """Write the summary and the learning curve of a finished run; returns the summary."""
     best = averages(state.best.scores)
     names = ("test_accuracy", "val_accuracy", "worst_decile_accuracy")
     by_rule = {
@@ -158,10 +145,9 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
     }
     federation.directory.write_summary(summary)
     learning_curve([read_run(federation.directory.path)], federation.directory.path / "learning_curve.png")
-    print(
+    log.info(
         f"{federation.label}: {100 * best['test_accuracy']:.1f}% mean test accuracy ({config.tested}) "
-        f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}",
-        file=sys.stderr,
+        f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}"
     )
     return summary
 

@@ -7,7 +7,8 @@ from typing import Any
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.experiments import api
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.methods import assembly
+from pa3dfl.runs.format import RunDirectory
 
 # The demo's federation: clients differ in capacity and in what they own.
 QUICK = {
@@ -27,14 +28,14 @@ def compare(given: Mapping[str, Any], names: Sequence[str], seeds: Sequence[int]
     for name in names:
         for seed in seeds:
             path = out / f"{name.replace(':', '-')}-{seed}"
-            complete(api.configure({**given, "method": name, "seed": seed, "out": str(path)}))
+            complete(assembly.configure({**given, "method": name, "seed": seed, "out": str(path)}))
             paths.append(path)
     return paths
 
 
 def terms(path: Path) -> dict[str, Any]:
     """What was in force in a run: what all methods have in common, and the method's own options."""
-    config = api.configure({k: v for k, v in read_yaml(path / "config.yaml").items() if k != "data_fingerprint"})
+    config = assembly.configure({k: v for k, v in read_yaml(path / "config.yaml").items() if k != "data_fingerprint"})
     return {"training": {k: getattr(config, k) for k in TERMS}, "options": dict(config.options)}
 
 
@@ -60,6 +61,6 @@ def begun(config: Config) -> RunDirectory | None:
     if not directory.config.exists():
         return None
     before = {k: v for k, v in read_yaml(directory.config).items() if k != "data_fingerprint"}
-    if api.configure(before).hash() != config.hash():
+    if assembly.configure(before).hash() != config.hash():
         raise UserError(f"{directory.path} holds a run with other options: choose another --out, or remove it")
     return directory

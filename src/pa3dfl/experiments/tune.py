@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from pa3dfl import methods
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import Interrupted, UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config, coerce, of_method
-from pa3dfl.experiments import api
 from pa3dfl.experiments.compare import begun, complete
 from pa3dfl.experiments.grid import Fields, Grid, Point, check_names, paper_grid, points, sample, tunable
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.methods import assembly
+from pa3dfl.runs.format import RunDirectory
 
 # Results are published for these; what was tuned on one of them would be tested on what it was chosen for.
 PUBLISHED = range(10)
@@ -39,7 +39,7 @@ def plan(
     """All trials in grid order, every one of them checked; an empty grid means the paper's."""
     for seed in set(seeds) & set(PUBLISHED):
         raise UserError(f"seed {seed} is for published results: tune on seeds from {max(PUBLISHED) + 1}, such as 1000")
-    fields = {name: tunable(api.option_fields(methods.find(name))) for name in names}
+    fields = {name: tunable(assembly.option_fields(methods.find(name))) for name in names}
     check_names(grid, list({k: None for own in fields.values() for k in own}), list(given))
     trials = []
     for name, own in fields.items():
@@ -50,8 +50,8 @@ def plan(
         for point in settings:
             for seed in seeds:
                 path = out / f"{name.replace(':', '-')}-{_slug(point)}-{seed}"
-                config = api.configure({**given, **point, "method": name, "seed": seed, "out": str(path)})
-                api.make_method(config)
+                config = assembly.configure({**given, **point, "method": name, "seed": seed, "out": str(path)})
+                assembly.make_method(config)
                 begun(config)
                 trials.append(Trial(point, config))
     return trials
@@ -98,7 +98,7 @@ def best(given: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[st
     for row in rows:
         name = row["method"]
         if name not in chosen and row["val_accuracy"] is not None:
-            own = _typed(given, api.option_fields(methods.find(name)))
+            own = _typed(given, assembly.option_fields(methods.find(name)))
             chosen[name] = of_method(by_method, name, setting) | own | row["options"]
     if not chosen:
         reason = next(r["reason"] for r in rows)

@@ -1,8 +1,8 @@
-"""Checkpoints that survive a kill at any moment: safetensors and JSON, no pickle.
+"""Checkpoints of a run: a process may be killed at any moment, and the last committed state can be read.
 
-Tensor files are written once under names that carry their round, and never changed. One manifest names the
-current set; replacing it is the only commit. The manifest before it and its files are kept, so that a disk
-that loses the last write still leaves a run to resume.
+A checkpoint is a set of safetensors files and a JSON manifest that names them. Each file's name holds its round, and
+the file is never changed. Replacing the manifest commits the state. The manifest before it and its files stay, so that
+a run can still be resumed if the disk loses the last write.
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any
 import safetensors
 import torch
 
-from pa3dfl.core.disk import read_tensors, write_atomically, write_tensors
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import read_tensors, write_atomically, write_tensors
 from pa3dfl.core.tree import Tree
 
 CURRENT, PREVIOUS = "state.json", "state.previous.json"
@@ -30,14 +30,14 @@ class Saved:
 
 
 @dataclass
-class Store:
+class Checkpoints:
     """The folder `checkpoints` of a run."""
 
     folder: Path
     _private_files: dict[int, str] = field(default_factory=dict)
 
     def save(self, rnd: int, server: Tree, private: Mapping[int, Tree], changed: set[int], facts: Any) -> None:
-        """Commit the state after round `rnd`; `changed` names the clients whose private state is new."""
+        """Commit the state after round `rnd`; `changed` names the clients with a new private state."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             files = {i: f"client-{i}.{rnd}.safetensors" for i in changed if private.get(i)}
@@ -57,7 +57,7 @@ class Store:
             raise UserError(f"checkpoint of round {rnd} could not be written to {self.folder}: {e.strerror}") from e
 
     def load(self, device: torch.device, private: MutableMapping[int, Tree] | None = None) -> Saved | None:
-        """The newest state that can be read, or None before the first commit; clients' states go into `private`."""
+        """The newest state that can be read, None before the first commit. Clients' states are put into `private`."""
         into: MutableMapping[int, Tree] = {} if private is None else private
         reasons = []
         for name in (CURRENT, PREVIOUS):

@@ -1,9 +1,9 @@
-"""Against clients that lie within the format: what is put in the place of their updates before aggregation.
+"""Robust aggregation: limits what malicious clients can do with updates of the right form.
 
-No method is asked: an entry is *general* if all clients of a round were sent the same values of it. For general
-entries, `median` and `trimmed` put a robust centre in the place of every client's value, so that whatever mean a
-method takes is that centre. `clip` limits how far an update is from what its client was sent, general or personal,
-to the median of these distances.
+The updates are changed before the method aggregates them, so that this works for every method. An entry is *general*
+if all clients of a round were sent the same values of it. `median` and `trimmed` replace each client's value of a
+general entry by a robust mean over the clients: any mean of equal values is that value. `clip` limits the distance of
+an update from what its client was sent to the median of all these distances, for general and personal entries.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from torch import Tensor
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods import Update
 
-# Share that is left out at each end: more than any share of liars that an average should survive.
+# The share of the values that a trimmed mean leaves out at each end. It resists a smaller share of malicious clients.
 TRIMMED = 0.2
 
 
 def robust(rule: str, downs: Sequence[Tree], updates: list[Update]) -> list[Update]:
-    """Updates as they are to be aggregated; `downs` holds what the same clients were sent."""
+    """The updates to aggregate. `downs` holds what the same clients were sent."""
     if rule == "mean" or len(updates) < 3:
         return updates
     if rule == "clip":
@@ -41,9 +41,9 @@ def general(downs: Sequence[Tree], updates: Sequence[Update]) -> list[str]:
 
 
 def centre_of(rule: str, values: Tensor) -> Tensor:
-    """Of several clients' values (first dimension), entry by entry."""
+    """The robust mean over clients (the first dimension) of each entry."""
     ordered, n = values.sort(0).values, len(values)
-    if rule == "median":  # the mean of the middle two, where torch's own takes the lower
+    if rule == "median":  # of an even number the mean of the middle two; torch.median takes the lower
         return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     cut = int(n * TRIMMED)
     return ordered[cut : n - cut].mean(0)

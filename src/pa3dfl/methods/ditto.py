@@ -18,7 +18,7 @@ from fractions import Fraction
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.rng import key
+from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import Tree, mean, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.task import Client, Task

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pa3dfl.core.rng import generator, key
+from pa3dfl.core.randomness import generator, key
 from pa3dfl.core.tree import Tree, mean, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.contraction import Apply, Factored, Window

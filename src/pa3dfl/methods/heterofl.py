@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.rng import key
+from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.slicing import cut, entrywise_mean, leading_places, merge

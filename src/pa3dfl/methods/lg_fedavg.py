@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pa3dfl.core.rng import key
+from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import Tree, mean
 from pa3dfl.methods.base import Method, Update
 from pa3dfl.methods.task import Client, Task

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.rng import generator, key
+from pa3dfl.core.randomness import generator, key
 from pa3dfl.core.tree import Tree, leading, mean, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.task import Client, Task

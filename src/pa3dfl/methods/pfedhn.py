@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import torch
 
-from pa3dfl.core.rng import key
+from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods.base import Method, Update, option
 from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output

@@ -1,4 +1,4 @@
-"""A client's own model as files: safetensors, and a JSON that says how to load and feed it."""
+"""A client's own model as files: the tensors, and a JSON that says how to load them and what input they take."""
 
 import json
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import safetensors
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from pa3dfl import methods
-from pa3dfl.core.disk import write_atomically
+from pa3dfl.core import files
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.data import Arrays, FederatedData, Split
@@ -35,7 +35,7 @@ class Personal:
 
 
 def describe(method: Method, task: Task, client: Client, options: dict[str, Any], name: str) -> dict[str, Any]:
-    """What is needed to run a client's model, besides its tensors."""
+    """All that a prediction needs besides the tensors of a client's model."""
     data = task.data
     return {
         "method": name,
@@ -53,15 +53,15 @@ def describe(method: Method, task: Task, client: Client, options: dict[str, Any]
 
 
 def write_tensors(path: Path, tree: Tree) -> None:
-    write_atomically(path, save({k: v.cpu() for k, v in wire(tree).items()}))
+    files.write_tensors(path, wire(tree), durable=True)
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
-    write_atomically(folder / CARD, (json.dumps(card, indent=2) + "\n").encode())
+    files.write_atomically(folder / CARD, (json.dumps(card, indent=2) + "\n").encode())
 
 
 def read(path: Path) -> Personal:
-    """A model from its JSON, or from the folder that holds it."""
+    """Read a model, given its JSON or the folder of that."""
     path = path / CARD if path.is_dir() else path
     try:
         card = json.loads(path.read_text())
@@ -85,7 +85,7 @@ def read(path: Path) -> Personal:
 
 @torch.no_grad()
 def predict(personal: Personal, arrays: Arrays) -> np.ndarray:
-    """Probabilities, a row for each of the data's."""
+    """The probabilities of the classes, one row for each row of the data."""
     task = personal.task
     if arrays.x.shape[1:] != task.data.input_shape or (arrays.x.dtype == np.uint8) != (task.data.mean is not None):
         kind = "bytes" if task.data.mean is not None else "floats"
@@ -96,7 +96,8 @@ def predict(personal: Personal, arrays: Arrays) -> np.ndarray:
     x = torch.from_numpy(arrays.x)
     data = FederatedData(x, torch.from_numpy(arrays.y), [], task.data.classes, task.data.mean, task.data.std, False)
     out = []
-    for rows in torch.arange(len(x)).split(TEST_BATCH):
+    for start in range(0, max(len(x), 1), TEST_BATCH):
+        rows = torch.arange(start, min(start + TEST_BATCH, len(x)))
         batch, _ = data.batch(rows, None, task.dtype)
         logits = personal.method.predict(task, personal.width, personal.tree, batch)
         out.append(logits.softmax(1))

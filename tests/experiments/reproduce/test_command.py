@@ -15,6 +15,7 @@ from pa3dfl.engines import cost
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import cells, convergence, efficiency, hn_cost, records, timing, work
 from pa3dfl.federation.federation import Federation
+from pa3dfl.methods import assembly
 from workspace import Capture, printed, refused
 
 TINY = [
@@ -67,10 +68,10 @@ def test_multiply_adds_are_those_of_the_rounds_steps() -> None:
     }, 1)  # fmt: skip
     clients = [{"client": "0", "width": "1", "n_train": "20"}, {"client": "1", "width": "1/2", "n_train": "40"}]
     found = records.multiply_adds(config, clients)
-    model = api.make_model("cnn-fashion", api.make_method(config), (1, 8, 8), 4, config.narrowest())
-    at = [api.configure({"p_min": "1"}).narrowest(), api.configure({"p_min": "1/2"}).narrowest()]
+    model = assembly.make_model("cnn-fashion", assembly.make_method(config), (1, 8, 8), 4, config.narrowest())
+    at = [assembly.configure({"p_min": "1"}).narrowest(), assembly.configure({"p_min": "1/2"}).narrowest()]
     full, half = (
-        r["step_multiply_adds"] for r in cost.cost(api.make_method(config), model, config.narrowest(), 10, at)
+        r["step_multiply_adds"] for r in cost.cost(assembly.make_method(config), model, config.narrowest(), 10, at)
     )
     assert found == {0: 3 * 2 * full, 1: 3 * 4 * half}
 
@@ -141,7 +142,7 @@ def test_a_run_that_was_stopped_goes_on(capsys: Capture, monkeypatch: pytest.Mon
 
 
 def hold(path: str, ready: Any, over: Any) -> None:
-    job = work.Job(cells.Cell("tiny.npz", "hetero", "fedavg", 0), api.configure({}), Path(path), Path("none"))
+    job = work.Job(cells.Cell("tiny.npz", "hetero", "fedavg", 0), assembly.configure({}), Path(path), Path("none"))
     with work.claimed(job) as mine:
         assert mine
         ready.set()

@@ -10,9 +10,9 @@ from records_made import record
 
 from pa3dfl import methods
 from pa3dfl.engines import cost
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import curves, efficiency, figures, hn_cost, paper, partitions, ratio, records
 from pa3dfl.experiments.reproduce.groups import columns
+from pa3dfl.methods import assembly
 
 PNG = b"\x89PNG"
 near = pytest.approx
@@ -67,7 +67,7 @@ def test_all_pictures_of_a_page(tmp_path: Path) -> None:
     for run in runs:
         run["rules"]["adapted"]["by_capacity"] = groups
         run["clients"]["alpha"] = [0.1, None]
-    config = api.configure({"clients": 7, "partition": "classes", "device": "cpu"})
+    config = assembly.configure({"clients": 7, "partition": "classes", "device": "cpu"})
     partitions.run(config, tmp_path)
     text = figures.section(columns(runs), tmp_path, tmp_path / "docs")
     files = [tmp_path / "docs" / line[line.index("](") + 2 : -1] for line in text.splitlines() if line.startswith("![")]
@@ -77,7 +77,7 @@ def test_all_pictures_of_a_page(tmp_path: Path) -> None:
 
 
 def test_a_partition_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = api.configure({"clients": 7, "partition": "classes", "device": "cpu"})
+    config = assembly.configure({"clients": 7, "partition": "classes", "device": "cpu"})
     path = partitions.run(config, tmp_path)
     counts = np.array((records.read(path) or {})["counts"])
     assert counts.shape == (7, 10)
@@ -96,7 +96,7 @@ def test_the_papers_multiply_adds_and_sizes() -> None:
         method = methods.find(name)()
         for i, r in enumerate(paper.RATIOS):
             width, p_min = efficiency.width_and_p_min(row, r)
-            model = api.make_model(efficiency.MODEL, method, efficiency.SHAPE, efficiency.CLASSES, p_min)
+            model = assembly.make_model(efficiency.MODEL, method, efficiency.SHAPE, efficiency.CLASSES, p_min)
             [found] = cost.cost(method, model, p_min, 128, [width])
             ours = found["encoder_multiply_adds"] * efficiency.MEASURES["multiply_adds"]
             assert ours == pytest.approx(printed["full"]["multiply_adds"][row][128][i], abs=0.12), (row, r)

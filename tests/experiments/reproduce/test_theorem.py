@@ -9,9 +9,9 @@ import torch
 
 from conftest import make_arrays
 from pa3dfl.core.tree import take
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import convergence, embeddings
-from pa3dfl.federation.checkpoint import Store
+from pa3dfl.federation.checkpoint import Checkpoints
+from pa3dfl.methods import assembly
 from pa3dfl.methods.pa3dfl.method import HN, U, hypernetwork
 
 
@@ -63,11 +63,11 @@ def test_embeddings_come_from_the_checkpoint(tmp_path: Path) -> None:
     arrays = make_arrays(120)
     np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
     given = {"data": str(tmp_path / "tiny.npz"), "model": "cnn-fashion", "clients": 6, "partition": "classes"}
-    config = api.configure(given | {"device": "cpu"})
-    method = api.make_method(config)
-    task = api.make_task(config, method, arrays)
+    config = assembly.configure(given | {"device": "cpu"})
+    method = assembly.make_method(config)
+    task = assembly.make_task(config, method, arrays)
     server = method.init_server(task)
-    Store(tmp_path / "checkpoints").save(1, server, {}, set(), {})
+    Checkpoints(tmp_path / "checkpoints").save(1, server, {}, set(), {})
     found = embeddings.record(config, tmp_path / "checkpoints")
     assert found
     encoded = np.array(found["encoded"])
@@ -76,7 +76,7 @@ def test_embeddings_come_from_the_checkpoint(tmp_path: Path) -> None:
     mixes = hypernetwork(method, task).mixes(take(HN, server), [0])[0, 0].detach().numpy()
     weights = np.exp(encoded @ encoded[0] / server[HN + "tau"][0].item())
     assert weights @ encoded / weights.sum() == pytest.approx(mixes, abs=5e-3)
-    owned = [{int(y) for y in arrays.y[rows]} for rows in api.owners(config, arrays)[1]]
+    owned = [{int(y) for y in arrays.y[rows]} for rows in assembly.owners(config, arrays)[1]]
     assert all(dominant in classes for dominant, classes in zip(found["dominant"], owned, strict=True))
     assert embeddings.record(config, tmp_path / "none") is None
 

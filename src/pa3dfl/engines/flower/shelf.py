@@ -1,7 +1,7 @@
-"""A client's private state on its node's disk.
+"""The store of a node's private states: one file for each round, on the node's own disk.
 
-A node cannot know whether the server will accept what it sends. So every round's private state is a file of
-its own, and the next order names the round whose state counts: its receipt.
+A node does not know whether the server accepts its update. The next order says so: its receipt is the last round whose
+update was accepted, and the state of that round is the client's.
 """
 
 import os
@@ -10,29 +10,28 @@ from pathlib import Path
 
 import safetensors
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.tree import Tree
-from pa3dfl.engines.flower.wire import Refused, pack, unpack
+from pa3dfl.core.files import read_tensors, write_tensors
+from pa3dfl.core.tree import Tree, wire
 
 
 @dataclass(frozen=True)
 class Shelf:
     folder: Path
     keep: int
-    """Accepted states to keep: a server that comes back from a checkpoint asks for an older one."""
+    """How many accepted states to keep: a server that resumes from a checkpoint asks for an older one."""
 
     def load(self, receipt: int | None) -> Tree | None:
         if receipt is None:
             return None
         path = self._file(receipt)
         try:
-            return unpack(path.read_bytes())
-        except (OSError, Refused, safetensors.SafetensorError) as e:
+            return read_tensors(path)
+        except (OSError, safetensors.SafetensorError) as e:
             raise UserError(f"private state of round {receipt} cannot be read from {path}: {e}") from None
 
     def settle(self, receipt: int | None) -> None:
-        """Forget what was never accepted, and what no checkpoint of the server can ask for."""
+        """Remove the states that were not accepted, and those that no checkpoint of the server can ask for."""
         accepted = [r for r in self.rounds() if receipt is not None and r <= receipt]
         for rnd in set(self.rounds()) - set(accepted[-self.keep :]):
             self._file(rnd).unlink(missing_ok=True)
@@ -40,7 +39,7 @@ class Shelf:
     def save(self, rnd: int, tree: Tree) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._file(rnd), pack(tree))
+            write_tensors(self._file(rnd), wire(tree), durable=True)
         except OSError as e:
             raise UserError(f"private state could not be written to {self.folder}: {e.strerror}") from None
 

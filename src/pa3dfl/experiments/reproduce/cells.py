@@ -17,8 +17,8 @@ from typing import Any
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import paper
+from pa3dfl.methods import assembly
 
 RIVALS = ("pa3dfl", "fedavg", "ditto", "fjord", "tailorfl")
 """Pa3dFL, the simplest baseline, and the best of the paper's Hetero columns."""
@@ -62,8 +62,8 @@ def parse(word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     for pair in pairs:
         option, equals, value = pair.partition("=")
         option = option.replace("-", "_")
-        if not equals or option not in api.option_fields(cls):
-            known = ", ".join(api.option_fields(cls)) or "it has no options"
+        if not equals or option not in assembly.option_fields(cls):
+            known = ", ".join(assembly.option_fields(cls)) or "it has no options"
             raise UserError(f"method {word!r}: {pair!r} is not an option=value of {name}: expected one of {known}")
         options.append((option, value))
     return name, tuple(options)
@@ -124,7 +124,7 @@ def config_of(cell: Cell, given: Mapping[str, Any], part: Fraction | int) -> Con
         **dict(cell.options), "data": cell.data, "setting": cell.setting, "method": cell.method, "seed": cell.seed,
         "rounds": rounds,
     }  # fmt: skip
-    return api.configure(values)
+    return assembly.configure(values)
 
 
 def key(config: Config) -> str:

@@ -17,9 +17,9 @@ from pa3dfl.core.tree import Tree, take
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, records
 from pa3dfl.experiments.reproduce.drawing import legend, panels, plot, save
+from pa3dfl.methods import assembly
 from pa3dfl.methods.pa3dfl.method import HN, Pa3dFL, U
 from pa3dfl.methods.task import Task
 
@@ -34,7 +34,7 @@ def make(rows: int) -> Made:
     method = Pa3dFL(
         embedding=8, hidden=8, hn_lr=GAMMA, hn_encoder_lr=GAMMA, hn_clip=0.0, tau_min=1e-9, local_weight=1e-30
     )
-    config = api.configure(
+    config = assembly.configure(
         {
             "method": "pa3dfl", "data": "fashion-mnist-10k", "clients": CLIENTS, "partition": "classes",
             "classes_per_client": 3, "setting": "levels:1/4,1/16,1/64", "p_min": "1/8", "epochs": 1, "batch": 10 * rows,
@@ -44,7 +44,7 @@ def make(rows: int) -> Made:
     )  # fmt: skip
     whole = load(config.data)
     few = CLIENTS * rows
-    return method, api.make_task(config, method, Arrays(whole.x[:few], whole.y[:few], whole.classes))
+    return method, assembly.make_task(config, method, Arrays(whole.x[:few], whole.y[:few], whole.classes))
 
 
 def descend(made: Made, rounds: int) -> list[dict[str, float]]:

@@ -9,10 +9,10 @@ import torch
 
 from pa3dfl import __version__, methods
 from pa3dfl.engines.cost import cost
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, paper, records
 from pa3dfl.experiments.reproduce.groups import TITLES
 from pa3dfl.experiments.reproduce.markdown import number, table
+from pa3dfl.methods import assembly
 
 BATCHES = (16, 64, 128, 512)
 MODEL, SHAPE, CLASSES = "cnn-cifar100", (3, 32, 32), 100
@@ -36,7 +36,7 @@ def measure(device: torch.device, batches: Sequence[int]) -> list[dict[str, Any]
         method = methods.find(method_name)()
         for r in paper.RATIOS:
             width, p_min = width_and_p_min(name, r)
-            model = api.make_model(MODEL, method, SHAPE, CLASSES, p_min)
+            model = assembly.make_model(MODEL, method, SHAPE, CLASSES, p_min)
             for batch in batches:
                 [found] = cost(method, model, p_min, batch, [width], device)
                 rows.append(
@@ -51,7 +51,7 @@ def measure(device: torch.device, batches: Sequence[int]) -> list[dict[str, Any]
 
 def run(results: Path, device_name: str, batches: Sequence[int] | None = None) -> Path:
     """Measure what this machine's record does not have yet."""
-    device = api.device_of(device_name)
+    device = assembly.device_of(device_name)
     name = "".join(c if c.isalnum() else "-" for c in machine.processor(device.type).lower())[:60]
     known = records.read(results / "efficiency" / f"{name}.json") or {"rows": []}
     missing = [b for b in batches or BATCHES if b not in {row["batch"] for row in known["rows"]}]

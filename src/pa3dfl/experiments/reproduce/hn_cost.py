@@ -13,11 +13,11 @@ import torch
 
 from pa3dfl import __version__
 from pa3dfl.core.options.capacity import capacities, width_of
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, paper, records
 from pa3dfl.experiments.reproduce.markdown import EMPTY, table
+from pa3dfl.methods import assembly
 from pa3dfl.methods.common.hypernetwork import HyperNetwork
 from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, hypernetwork, layout
 from pa3dfl.methods.sizes import blank_task
@@ -35,7 +35,7 @@ P_MIN = Fraction(1, 16)
 def measure(name: str, device: torch.device, depths: Sequence[int] = DEPTHS) -> list[list[float]]:
     """Seconds of [generation, optimisation] by depth of a (64, 64, depth) encoder; medians, Hetero."""
     method = Pa3dFL(embedding=64, hidden=64)
-    model = api.make_model(name, method, *MODELS[name], P_MIN)
+    model = assembly.make_model(name, method, *MODELS[name], P_MIN)
     task = blank_task(model, P_MIN, Client(0, Fraction(1), Fraction(1), 1))
     widths = [width_of(r, P_MIN) for r in capacities("hetero", CLIENTS, 0)]
     ids = list(range(0, CLIENTS, CLIENTS // SAMPLED))
@@ -79,7 +79,7 @@ def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
 def needed(name: str) -> int:
     """Bytes of the decoders, which are nearly all there is, and half as much for what is generated."""
     method = Pa3dFL(embedding=64, hidden=64)
-    model = api.make_model(name, method, *MODELS[name], P_MIN)
+    model = assembly.make_model(name, method, *MODELS[name], P_MIN)
     task = blank_task(model, P_MIN, Client(0, Fraction(1), Fraction(1), 1))
     return int(1.5 * 4 * 65 * sum(out.numel for out in hypernetwork(method, task).outputs.values()))
 
@@ -93,7 +93,7 @@ def free_bytes() -> int | None:
 
 def run(results: Path, device_name: str, threads: int, say: Callable[[str], None]) -> Path:
     """Measure what the record of this machine does not have yet."""
-    device = api.device_of(device_name)
+    device = assembly.device_of(device_name)
     torch.set_num_threads(threads or torch.get_num_threads())
     where = machine.processor(device.type)
     name = "".join(c if c.isalnum() else "-" for c in where.lower())[:60]

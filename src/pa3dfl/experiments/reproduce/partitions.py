@@ -7,15 +7,15 @@ import numpy as np
 
 from pa3dfl.core.options.config import Config
 from pa3dfl.data import label_counts, load
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import records
-from pa3dfl.runs import report
+from pa3dfl.methods import assembly
+from pa3dfl.runs import partition_picture
 
 
 def counts(config: Config) -> np.ndarray:
     """(clients, labels)"""
-    arrays = load(config.data, api.folder_of(config))
-    _, rows = api.owners(config, arrays)
+    arrays = load(config.data, assembly.folder_of(config))
+    _, rows = assembly.owners(config, arrays)
     return label_counts(rows, arrays.y, arrays.classes)
 
 
@@ -36,6 +36,6 @@ def pictures(results: Path, folder: Path) -> list[tuple[str, Path]]:
         record: dict[str, Any] = records.read(path) or {}
         title = f"{path.stem}, {record['partition']}, seed {record['seed']}"
         out = folder / f"partition-{path.stem}.png"
-        drawn.append((title, report.partition_picture(np.array(record["counts"]), out, title)))
+        drawn.append((title, partition_picture(np.array(record["counts"]), out, title)))
         out.with_suffix(".svg").unlink(missing_ok=True)
     return drawn

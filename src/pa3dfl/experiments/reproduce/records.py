@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config
 from pa3dfl.data import load
 from pa3dfl.engines import cost
-from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import cells, machine, paper
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.methods import assembly
+from pa3dfl.runs.format import RunDirectory
 
 RULES = ("adapted", "received", "kept")
 POINTS = 60
@@ -36,7 +36,7 @@ def of_run(cell: cells.Cell, config: Config, path: Path) -> Record:
         clients = list(csv.DictReader(f))
     by_rule = summary.get("rules") or {summary.get("tested", "adapted"): summary}
     work = multiply_adds(config, clients)
-    values = api.flat(config)
+    values = assembly.flat(config)
     for name in ("out", "data_dir"):
         values.pop(name, None)
     return {
@@ -109,10 +109,10 @@ def by_capacity(r: Sequence[float], accuracies: Sequence[float]) -> list[Record]
 
 def multiply_adds(config: Config, clients: Sequence[Mapping[str, str]]) -> dict[int, float]:
     """Forward multiply-adds of each client's local training in one round."""
-    arrays = load(config.data, api.folder_of(config))
-    method = api.make_method(config)
+    arrays = load(config.data, assembly.folder_of(config))
+    method = assembly.make_method(config)
     p_min = config.narrowest()
-    model = api.make_model(str(config.model), method, arrays.x.shape[1:], arrays.classes, p_min)
+    model = assembly.make_model(str(config.model), method, arrays.x.shape[1:], arrays.classes, p_min)
     widths = sorted({Fraction(c["width"]) for c in clients})
     each = cost.cost(method, model, p_min, config.batch, widths)
     of_step = {Fraction(r["width"]): r["step_multiply_adds"] for r in each}

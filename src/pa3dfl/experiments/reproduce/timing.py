@@ -13,8 +13,9 @@ from pa3dfl.data import load
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, records
 from pa3dfl.federation.federation import Federation
+from pa3dfl.methods import assembly
 from pa3dfl.methods.task import Client
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.runs.format import RunDirectory
 
 PROBES = 4
 """Clients of the measured rounds."""
@@ -42,7 +43,7 @@ def measure(config: Config) -> dict[str, float]:
             config, rounds=3, eval_every=3, checkpoint_every=3, epochs=1, patience=1.0, eval_clients=0, out=folder
         )
         directory = RunDirectory(Path(folder))
-        built = api.build(short, load(config.data, api.folder_of(config)), directory)
+        built = api.build(short, load(config.data, assembly.folder_of(config)), directory)
         probe = Probe(built.method, built.task, built.engine, built.plan, directory, f"measuring {config.method}")
         probe.run(probe.start())
         rounds = [json.loads(line) for line in directory.rounds.read_text().splitlines()]
@@ -56,7 +57,7 @@ def measure(config: Config) -> dict[str, float]:
 def trains_to_test(config: Config) -> bool:
     """Whether a test has a local training before it."""
     rule = getattr(config, "tested", None)
-    return rule == "adapted" if rule is not None else getattr(api.make_method(config), "trains_to_test", False)
+    return rule == "adapted" if rule is not None else getattr(assembly.make_method(config), "trains_to_test", False)
 
 
 def estimate(config: Config, pace: Pace, clients: int, done: int = 0) -> float:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pa3dfl.core.errors import UserError
+from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.options.config import Config
 from pa3dfl.data import NAMES, available
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import embeddings, records
 from pa3dfl.experiments.reproduce.cells import Cell, slug
 from pa3dfl.experiments.reproduce.timing import Paces, estimate
-from pa3dfl.federation.federation import Interrupted
-from pa3dfl.runs.results import RunDirectory
+from pa3dfl.methods import assembly
+from pa3dfl.runs.format import RunDirectory
 
 DONE, BEGUN, MISSING, NO_DATA = "done", "begun", "missing", "no data"
 Say = Callable[[str], None]
@@ -44,7 +44,7 @@ class Job:
         return MISSING if self.config.data not in NAMES or self._found() else NO_DATA
 
     def _found(self) -> bool:
-        return any(f.name == self.config.data and f.path for f in available(api.folder_of(self.config)))
+        return any(f.name == self.config.data and f.path for f in available(assembly.folder_of(self.config)))
 
     def rounds_done(self) -> int:
         path = self.run / "rounds.jsonl"

@@ -1,6 +1,5 @@
-"""Runs side by side: plain records for programs, a table for people."""
+"""Runs side by side: records for programs, a table for people."""
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,27 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from pa3dfl.core.options.config import RULES_OF_TESTING
-from pa3dfl.runs.report.runs import CONDITIONS, Run, average, conditions, distinct, mean
+from pa3dfl.runs.metrics import mean, worst_decile
+from pa3dfl.runs.run import CONDITIONS, Run, average, conditions, distinct
 
 _NONE = "–"
-# More of them are put together in fifths of the clients.
+# More levels of capacity than this are shown as fifths of the clients.
 MOST_LEVELS = 5
 _AVERAGED = ("test_accuracy", "val_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down", "seconds")
 
 
 def comparison(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """One JSON-ready record per run; what a run does not know is None.
+    """One record per run, ready for JSON; what is not known of a run is None.
 
     `by_capacity` holds the mean test accuracy of each level of capacity r, lowest first, or of each fifth of the
     clients where there are more than five levels; `capacities` holds the [lowest, highest] r within each. Both are
     empty where all clients are equal. `rules` holds the mean test accuracy by every rule of testing that was measured.
-    Bytes are those of a mean round, over all its clients.
+    Bytes are those of all clients in a mean round.
     """
     return [_record(run) for run in runs]
 
 
 def across_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One record per method: means over its runs, and the deviation of the mean accuracy between them."""
+    """One record per method: means over its runs, and the standard deviation of their mean accuracies."""
     records = []
     for method in dict.fromkeys(str(run.summary.get("method")) for run in runs):
         own = [run for run in runs if run.summary.get("method") == method]
@@ -48,9 +48,9 @@ def across_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def render(records: Sequence[dict[str, Any]], console: Console) -> None:
-    """Prints the comparison: percent, the best of each accuracy column in bold."""
+    """Print the comparison in percent, with the best of each accuracy column in bold."""
     labels = capacity_labels(records)
-    # The mean is by the rule that a run was tested by; what other rules say stands beside it.
+    # The column "mean" is by the rule that chose the best round; the other rules have columns of their own.
     others = [rule for rule in _rules(records) if any(row["tested"] != rule for row in records)]
     headers = ["mean", "worst\ntenth", *(label.replace(" ", "\n", 1) for label in labels), *others]
     rows = [
@@ -71,7 +71,7 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
     title = Text(" · ".join(conditions({key: found[0] for key, found in values.items() if len(found) == 1})))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("method", overflow="fold")
-    # Tables across seeds have more to say, and are made for wider screens.
+    # Tables across seeds have more columns, for wider screens.
     wide = any("runs" in row for row in records)
     spread = any(row.get("deviation") is not None for row in records)
     extra, traffic_header = ["±"] * spread, ["MB up\na round", "MB\ndown"] if wide else []
@@ -93,7 +93,7 @@ def render(records: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def capacity_labels(records: Iterable[dict[str, Any]]) -> list[str]:
-    """A name for each part of the clients by capacity: its level or highest r where all runs agree on it."""
+    """A name for each part of the clients by capacity: its level, or its highest r, where it is equal in all runs."""
     found = {tuple(_labels(row["capacities"])) for row in records if row["capacities"]}
     if len(found) > 1:
         return [f"part {i}" for i in range(1, max(map(len, found)) + 1)]
@@ -103,7 +103,7 @@ def capacity_labels(records: Iterable[dict[str, Any]]) -> list[str]:
 def _record(run: Run) -> dict[str, Any]:
     capacities, accuracies = _by_capacity(run.clients)
     known = run.summary.get
-    worst = _worst_tenth(run.clients)
+    tested = [c["test_accuracy"] for c in run.clients if c["test_accuracy"] is not None]
     return {
         "name": run.name,
         "method": known("method"),
@@ -111,7 +111,7 @@ def _record(run: Run) -> dict[str, Any]:
         "rounds": known("rounds"),
         "best_round": known("best_round"),
         "test_accuracy": known("test_accuracy"),
-        "worst_decile_accuracy": known("worst_decile_accuracy") if worst is None else worst,
+        "worst_decile_accuracy": worst_decile(tested) if tested else known("worst_decile_accuracy"),
         "rules": {rule: values["test_accuracy"] for rule, values in (known("rules") or {}).items()},
         "by_capacity": accuracies,
         "capacities": capacities,
@@ -136,13 +136,8 @@ def _by_capacity(clients: Sequence[dict[str, Any]]) -> tuple[list[list[float]], 
     return spans, [mean(client["test_accuracy"] for client in part) for part in parts]
 
 
-def _worst_tenth(clients: Sequence[dict[str, Any]]) -> float | None:
-    tested = sorted(c["test_accuracy"] for c in clients if c["test_accuracy"] is not None)
-    return mean(tested[: math.ceil(len(tested) / 10)])
-
-
 def _rules(records: Iterable[dict[str, Any]]) -> list[str]:
-    """The rules of testing that any of the records has a number for."""
+    """The rules of testing by which any of the records has an accuracy."""
     measured = {rule for row in records for rule in row["rules"]}
     return [rule for rule in RULES_OF_TESTING if rule in measured]
 

@@ -9,9 +9,9 @@ import pytest
 import safetensors
 import torch
 
-from pa3dfl.core.disk import errors_name, read_tensors, write_atomically, write_tensors
+from pa3dfl.core.files import errors_name, read_tensors, write_atomically, write_tensors
 from pa3dfl.experiments import api
-from pa3dfl.federation.checkpoint import Store
+from pa3dfl.federation.checkpoint import Checkpoints
 
 # Once the named file exists, no file may grow beyond 8 kB.
 LIMITED = """
@@ -66,7 +66,7 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_before_loads(
     said = re.fullmatch(r"pa3dfl: checkpoint of round (\d+) could not be written to run/checkpoints: (.*)", last)
     assert said, last
     assert said[2] == "File too large"
-    saved = Store(Path("run/checkpoints")).load(torch.device("cpu"))
+    saved = Checkpoints(Path("run/checkpoints")).load(torch.device("cpu"))
     assert (saved.round if saved else 0) == int(said[1]) - 1
     assert not list(Path("run/checkpoints").glob("*.part"))
     api.resume(Path("run"))

@@ -1,4 +1,4 @@
-"""Pictures of runs and partitions, each a PNG with an SVG beside it, in colour-blind-safe colours."""
+"""Pictures of runs and partitions, each as PNG and SVG, in colours for colour-blind people too."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +14,16 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pa3dfl.core.disk import errors_name
 from pa3dfl.core.errors import UserError
-from pa3dfl.runs.report.runs import Run, distinct
-from pa3dfl.runs.report.tables import capacity_labels, comparison
+from pa3dfl.core.files import errors_name
+from pa3dfl.runs.run import Run, distinct
+from pa3dfl.runs.tables import capacity_labels, comparison
 
-# Okabe and Ito's palette without its yellow, which is lost on white.
+# Okabe and Ito's palette without its yellow, which is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# Every run also has a marker of its own, for grey print; after seven runs the dashes change.
+# Each run also has a marker of its own, for prints without colour. After seven runs the dashes change.
 _STYLES = [(*pair, dash) for dash in ("-", "--", ":", "-.") for pair in zip(_COLOURS, "osD^vPX", strict=True)]
-# Paul Tol's "muted" colours: ten labels that stay apart, where Okabe and Ito stop at eight.
+# Paul Tol's "muted" colours, for up to ten labels: Okabe and Ito's are eight.
 _TOL = ("#332288", "#88CCEE", "#44AA99", "#117733", "#999933",
         "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")  # fmt: skip
 _INK = "#333333"
@@ -43,7 +43,7 @@ def learning_curve(runs: Sequence[Run], out: Path) -> Path:
             rings.append(ax.scatter(chosen, 100 * best, edgecolors=_COLOURS[i % len(_COLOURS)], **ring))
     if rings:
         key = ax.scatter([], [], edgecolors=_INK, label="best validation round", **ring)
-        # Above the axes, where no curve can run into it.
+        # Above the axes, where there are no curves.
         place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 0.99), "borderpad": 0}
         ax.legend(handles=[key], frameon=False, fontsize=9, labelcolor=_INK, handletextpad=0.3, **place)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
@@ -52,7 +52,7 @@ def learning_curve(runs: Sequence[Run], out: Path) -> Path:
 
 
 def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
-    """Mean test accuracy of each level or fifth of the clients by capacity; None where capacities are all equal."""
+    """Mean test accuracy by capacity, in levels or in fifths of the clients; None where all capacities are equal."""
     records = comparison(runs)
     labels = capacity_labels(records)
     fig, ax = _run_axes([run for run, record in zip(runs, records, strict=True) if record["by_capacity"]])
@@ -65,7 +65,7 @@ def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
 
 
 def partition_picture(counts: np.ndarray, out: Path, title: str) -> Path:
-    """One bar per client, as long as its data, in one colour per label; `counts` is (clients, labels)."""
+    """One bar per client with a part for each label; `counts` (clients, labels) holds numbers of samples."""
     if counts.ndim != 2 or not counts.any():
         raise UserError(f"counts should be (clients, labels) and not all 0, but have shape {counts.shape}")
     clients, classes = counts.shape
@@ -100,7 +100,7 @@ def partition_picture(counts: np.ndarray, out: Path, title: str) -> Path:
 
 
 def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, Any]]]) -> bool:
-    """Draws fractions as percent, one labelled line per run that has points; says whether any had."""
+    """Draw fractions as percent, one labelled line per run that has points; returns whether any had."""
     ends = []
     for i, (name, curve) in enumerate(zip(names, curves, strict=True)):
         points = [(x, 100 * y) for x, y in curve if y is not None]
@@ -109,7 +109,7 @@ def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, A
             (line,) = ax.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dash)
             line.set(linewidth=1.8, markersize=5 if len(points) <= 30 else 2)
             ends.append((*points[-1], name, colour))
-    # At least ten points high, so that a percent of noise does not look like a finding.
+    # The axis spans ten points at least, so that noise of one point does not look like a difference.
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, (low + high) / 2 - 5), max(high, (low + high) / 2 + 5))
     _label_ends(ax, ends)
@@ -117,7 +117,7 @@ def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, A
 
 
 def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names each line in the right margin, level with its end or as near as its neighbours leave room."""
+    """Write each line's name in the right margin, as close to the height of its end as the other names allow."""
     ends = sorted(ends, key=lambda end: end[1])
     low, high = ax.get_ylim()
     gap = min(0.06, 1 / max(len(ends), 1)) * (high - low)
@@ -130,7 +130,7 @@ def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
         ceiling = heights[i] - gap
     margin = ax.get_yaxis_transform()
     for (x, y, name, colour), height in zip(ends, heights, strict=True):
-        # From the middle of the name's left side: clipped by the text's box, it would end above or below the name.
+        # The leader starts at the middle of the name's left side, not where its box would clip it.
         leader = {
             "arrowstyle": "-",
             "color": colour,
@@ -146,7 +146,7 @@ def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
 def _run_axes(runs: Sequence[Run]) -> tuple[Figure, Axes]:
     summaries = [run.summary for run in runs]
     title = " · ".join(filter(None, (", ".join(distinct(summaries, key)) for key in ("data", "setting"))))
-    # Wider by the names in the margin, so that long ones do not squeeze the curves.
+    # Long names in the margin make the figure wider, not the curves narrower.
     fig, ax = _axes(5.6 + 0.08 * max((len(run.name) for run in runs), default=0), 4.0, title)
     ax.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     ax.set_ylabel("mean test accuracy (%)")
@@ -169,13 +169,13 @@ def _axes(width: float, height: float, title: str) -> tuple[Figure, Axes]:
 
 
 def _save(fig: Figure, out: Path) -> Path:
-    """Writes both files; a dot in a name like `lr0.1` is no suffix."""
+    """Write both files. The dot in a name such as `lr0.1` does not start a suffix."""
     stem = out.with_suffix("") if out.suffix in {".png", ".svg"} else out
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = (stem.with_name(stem.name + suffix) for suffix in (".png", ".svg"))
     with errors_name(png):
         fig.savefig(png, dpi=200)
-    # No date and no random ids: the same runs give the same file, so a picture kept in git stays quiet.
+    # No date and no random ids: the same runs give the same file, without differences in git.
     with errors_name(svg), matplotlib.rc_context({"svg.hashsalt": "pa3dfl"}):
         fig.savefig(svg, metadata={"Date": None}, dpi=200)
     return png

@@ -10,8 +10,8 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.experiments import api
 from pa3dfl.federation import federation
-from pa3dfl.federation.checkpoint import Store
-from pa3dfl.federation.private import CPU, Private, available_memory, rooms
+from pa3dfl.federation.checkpoint import Checkpoints
+from pa3dfl.federation.client_states import CPU, ClientStates, available_memory, memory_limits
 
 
 def tree(n: int, value: float = 1.0) -> Tree:
@@ -25,7 +25,7 @@ def files(folder: Path) -> list[str]:
 
 def test_the_nearest_place_with_room(tmp_path: Path) -> None:
     near = torch.device("meta")  # stands for a GPU
-    kept = Private(tmp_path / "p", {near: 40, CPU: 80})
+    kept = ClientStates(tmp_path / "p", {near: 40, CPU: 80})
     for i in range(4):
         kept[i] = tree(10, i)
     assert [kept[i]["w"].device.type for i in range(4)] == ["meta", "cpu", "cpu", "cpu"]
@@ -35,15 +35,15 @@ def test_the_nearest_place_with_room(tmp_path: Path) -> None:
     assert len(kept) == 4
 
 
-def test_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = Private(tmp_path / "p", {})
+def test_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = ClientStates(tmp_path / "p", {})
     for value in range(3):
         kept[0] = tree(10, value)
-    assert capsys.readouterr().err.count("memory is full") == 1
+    assert caplog.text.count("memory is full") == 1
 
 
 def test_what_is_replaced_makes_room(tmp_path: Path) -> None:
-    kept = Private(tmp_path / "p", {CPU: 40})
+    kept = ClientStates(tmp_path / "p", {CPU: 40})
     kept[0] = tree(10, 1)
     kept[1] = tree(10, 2)
     assert files(tmp_path / "p") == ["client-1.safetensors"]
@@ -53,25 +53,25 @@ def test_what_is_replaced_makes_room(tmp_path: Path) -> None:
     assert (kept[0]["w"].tolist(), kept[1]["w"].tolist()) == ([3.0] * 5, [4.0] * 5)
     del kept[0]
     assert kept.get(0) is None
-    assert kept.room == {CPU: 20}
+    assert kept.free == {CPU: 20}
 
 
 def test_files_of_a_dead_process_are_not_read(tmp_path: Path) -> None:
-    Private(tmp_path / "p", {})[0] = tree(10)
+    ClientStates(tmp_path / "p", {})[0] = tree(10)
     assert files(tmp_path / "p")
-    assert 0 not in Private(tmp_path / "p", {})
+    assert 0 not in ClientStates(tmp_path / "p", {})
     assert files(tmp_path / "p") == []
 
 
 def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     (tmp_path / "p").write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"private state of client 0 could not be written to .*p: File exists"):
-        Private(tmp_path / "p", {})[0] = tree(10)
+        ClientStates(tmp_path / "p", {})[0] = tree(10)
 
 
 def test_room_of_this_machine() -> None:
-    assert rooms(CPU).keys() == {CPU}
-    assert 2**20 < rooms(CPU)[CPU] <= available_memory()
+    assert memory_limits(CPU).keys() == {CPU}
+    assert 2**20 < memory_limits(CPU)[CPU] <= available_memory()
 
 
 @pytest.mark.parametrize("room", [0, 300_000])
@@ -82,10 +82,10 @@ def test_a_run_does_not_depend_on_it(room: int, tmp_path: Path, monkeypatch: pyt
         "setting": "levels:1/256", "threads": 1, "device": "cpu", "eval_clients": 4,
     }  # fmt: skip
     api.run(**given, rounds=4, out=str(tmp_path / "near"))
-    monkeypatch.setattr(federation, "rooms", lambda device: {device: room})
+    monkeypatch.setattr(federation, "memory_limits", lambda device: {device: room})
     api.run(**given, rounds=4, out=str(tmp_path / "far"))
     assert files(tmp_path / "far" / "private")
-    near, far = (Store(tmp_path / name / "checkpoints").load(CPU) for name in ("near", "far"))
+    near, far = (Checkpoints(tmp_path / name / "checkpoints").load(CPU) for name in ("near", "far"))
     assert near is not None
     assert far is not None
     for ours, theirs in ((near.server, far.server), *((near.private[i], far.private[i]) for i in near.private)):

@@ -1,4 +1,4 @@
-"""Signals at moments of our choosing: a state that changes is finished first."""
+"""Interrupts that wait until a change of state is complete."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Ctrl-C and termination wait until the block is done."""
+    """SIGINT and SIGTERM take effect after the block, as a KeyboardInterrupt."""
     pending: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -16,7 +16,7 @@ def deferred_interrupt() -> Iterator[None]:
 
     try:
         old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: nobody interrupts us there
+    except ValueError:  # not the main thread, which alone receives signals
         yield
         return
     try:
@@ -30,6 +30,8 @@ def deferred_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt within the block, as Ctrl-C does."""
+
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 

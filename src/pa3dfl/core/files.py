@@ -1,4 +1,4 @@
-"""Files that are whole or absent. An error names the file, also where the system or a library leaves that out."""
+"""Files that are written completely or not at all, with errors that always name the file."""
 
 import os
 import re
@@ -14,9 +14,10 @@ from pa3dfl.core.tree import Tree, wire
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
+    """Turn errors of the block into an OSError that names `path`."""
     try:
         yield
-    except safetensors.SafetensorError as e:  # what became of the system's error inside the library
+    except safetensors.SafetensorError as e:  # it wraps an OSError, and its text holds the number
         number = re.search(r"(?:os error |Os { code: )(\d+)", str(e))
         if number is None:
             raise
@@ -29,30 +30,35 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
+    """Durable: the content survives a power failure right after the call."""
     with _replacing(path) as part, part.open("wb") as f:
         f.write(content)
         f.flush()
         os.fsync(f.fileno())
 
 
-def write_tensors(path: Path, tree: Tree) -> None:
+def write_tensors(path: Path, tree: Tree, durable: bool = False) -> None:
+    """As safetensors. A durable file survives a power failure right after the call, and takes longer to write."""
     with _replacing(path) as part:
         save_file(tree, part)
+        if durable:
+            with part.open("rb") as f:
+                os.fsync(f.fileno())
 
 
 def read_tensors(path: Path) -> Tree:
-    # Copied: safetensors hands out unaligned views, and alignment changes last bits.
+    # Copied: safetensors returns unaligned views, and alignment changes the last bits of results.
     return wire(load_file(path))
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A name to write to; what is there afterwards takes the place of `path`."""
+    """A temporary path: the block writes it, then it replaces `path`."""
     part = path.with_name(path.name + ".part")
     with errors_name(path):
         try:
             yield part
             os.replace(part, path)
         except BaseException:
-            part.unlink(missing_ok=True)  # a full disk is not made fuller
+            part.unlink(missing_ok=True)  # on a full disk it would only take space
             raise

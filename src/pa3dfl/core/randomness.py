@@ -1,7 +1,7 @@
-"""Keyed randomness: every draw is a function of (seed, purpose, ...), never of what was drawn before.
+"""Keyed randomness: random numbers depend on a seed, a purpose and ids only, never on earlier draws.
 
-So every engine, every process and every resumed run draws the same numbers. Draws are made on the
-CPU and moved, because generators of different devices give different sequences.
+So all engines, processes and resumed runs draw the same numbers. They are drawn on the CPU and moved to the device,
+because generators of different devices give different sequences.
 """
 
 import hashlib

@@ -1,0 +1,166 @@
+"""The files of a run directory, written and read here only.
+
+config.yaml      the options of the run
+rounds.jsonl     one record a round
+clients.csv      one row a client, from the best evaluation
+summary.json     the result; a run without it is not finished
+checkpoints/     states to resume from
+private/         private states of clients for which memory has no room
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import errors_name, write_atomically
+from pa3dfl.core.options.config import RULES_OF_TESTING, read_yaml
+from pa3dfl.methods import Score
+from pa3dfl.methods.task import Task
+
+
+def _accuracy(text: str) -> float | None:
+    value = float(text or "nan")
+    return None if math.isnan(value) else value
+
+
+# The columns of clients.csv, and how their texts are read. A width is a fraction such as 3/16; alpha may be empty.
+COLUMNS: Mapping[str, Callable[[str], Any]] = {
+    "client": int,
+    "r": float,
+    "width": str,
+    "share": float,
+    "n_train": int,
+    "n_val": int,
+    "n_test": int,
+    "val_accuracy": _accuracy,
+    "test_accuracy": _accuracy,
+    "alpha": str,
+    **dict.fromkeys(RULES_OF_TESTING, _accuracy),
+}
+# Files of earlier versions lack these columns.
+OPTIONAL = ("share", *RULES_OF_TESTING)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def rounds(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def clients(self) -> Path:
+        return self.path / "clients.csv"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def private(self) -> Path:
+        return self.path / "private"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def write_config(self, values: dict[str, Any]) -> None:
+        write_atomically(self.config, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
+
+    def append_round(self, record: dict[str, Any]) -> None:
+        with errors_name(self.rounds), self.rounds.open("a") as f:
+            f.write(json.dumps(record) + "\n")
+
+    def rewind(self, last: dict[str, Any] | None) -> None:
+        """Make rounds.jsonl end with the record of the last committed round."""
+        kept: list[str] = []
+        if last is not None:
+            lines = self.rounds.read_text().splitlines() if self.rounds.exists() else []
+            for line in lines:
+                try:
+                    if json.loads(line)["round"] >= last["round"]:
+                        break
+                except (ValueError, KeyError):  # a crash cut this line short
+                    break
+                kept.append(line)
+            kept.append(json.dumps(last))
+        write_atomically(self.rounds, "".join(line + "\n" for line in kept).encode())
+
+    def write_clients(
+        self, task: Task, tested: str, by_rule: Mapping[str, list[Score]], shares: Mapping[Fraction, float]
+    ) -> None:
+        """Every client's score by rule `tested`, and its test accuracy by each rule.
+
+        `shares` holds the size of a model of each width, as a share of the full model's.
+        """
+        others = {rule: {s.client: s.test_accuracy for s in scores} for rule, scores in by_rule.items()}
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for s in by_rule[tested]:
+            c, sizes = task.clients[s.client], task.data.sizes(s.client)
+            accuracies = [others.get(rule, {}).get(c.id, "") for rule in RULES_OF_TESTING]
+            score = [s.val_accuracy, s.test_accuracy, s.alpha]
+            rows.writerow([c.id, float(c.r), c.width, shares[c.width], *sizes, *score, *accuracies])
+        write_atomically(self.clients, text.getvalue().encode())
+
+    def write_summary(self, values: dict[str, Any]) -> None:
+        write_atomically(self.summary, (json.dumps(values, indent=2) + "\n").encode())
+
+    def read_config(self) -> dict[str, Any]:
+        return read_yaml(self.config)
+
+    def read_rounds(self) -> list[dict[str, Any]]:
+        *lines, tail = self.rounds.read_text("utf-8", "replace").split("\n")
+        rounds = [_json_object(line, f"{self.rounds}, line {n},") for n, line in enumerate(lines, 1)]
+        with suppress(UserError):  # a run that was killed while it wrote leaves a part of a line, without its end
+            rounds.append(_json_object(tail, self.rounds))
+        for n, record in enumerate(rounds, 1):
+            if not isinstance(record.get("round"), int):
+                raise UserError(f"{self.rounds}, line {n}, has no round number: this is not the log of a run")
+        return rounds
+
+    def read_clients(self) -> list[dict[str, Any]]:
+        with self.clients.open(encoding="utf-8", errors="replace", newline="") as lines:
+            table = csv.DictReader(lines)
+            there = table.fieldnames or []
+            missing = [column for column in COLUMNS if column not in there and column not in OPTIONAL]
+            if missing:
+                raise UserError(f"{self.clients} lacks the column(s) {', '.join(missing)}: its header is not a run's")
+            readers = {column: read for column, read in COLUMNS.items() if column in there}
+            clients = []
+            for row in table:
+                try:
+                    clients.append({column: read(row[column]) for column, read in readers.items()})
+                except (TypeError, ValueError) as e:  # TypeError: the values that a short row lacks are None
+                    raise UserError(f"{self.clients}, line {table.line_num}, is not a client's row ({e})") from None
+        return clients
+
+    def read_summary(self) -> dict[str, Any]:
+        return _json_object(self.summary.read_text("utf-8", "replace"), self.summary)
+
+
+def _json_object(text: str, where: Path | str) -> dict[str, Any]:
+    try:
+        # NaN (nothing was measured, or a loss diverged) is read as None, which means and maxima leave out.
+        value = json.loads(text, parse_constant=lambda _: None)
+    except ValueError as e:
+        raise UserError(f"{where} is not valid JSON ({e}): restore it or leave this run out") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where} should hold a JSON object, not {type(value).__name__}")
+    return value
