@@ -35,7 +35,7 @@ from pa3dfl.engines import Round, local
 from pa3dfl.engines.cuda.captured import Captured
 from pa3dfl.engines.cuda.recorder import Recorder
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Row = dict[str, Any]
 NONE = float("nan")

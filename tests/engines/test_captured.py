@@ -17,7 +17,7 @@ from pa3dfl.engines.cuda import memory, program
 from pa3dfl.engines.cuda.captured import Captured
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Score
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)

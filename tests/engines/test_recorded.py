@@ -17,7 +17,7 @@ from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.engines.sequential import private_of
 from pa3dfl.methods import Method
 from pa3dfl.methods.fedavg import FedAvg
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pa3dfl.core.tree import Tree, on_meta
 from pa3dfl.engines.guard import Rejected
 from pa3dfl.methods import Method, Score, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 Tick = Callable[[], None]
 """Called after each client, so that long work shows progress."""

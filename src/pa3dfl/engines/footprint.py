@@ -12,7 +12,7 @@ from pa3dfl.core.rng import generator
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.engines import local
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 
 def peak_training_bytes(method: Method, task: Task, client: Client, start: Tree, fixed: Tree) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from pa3dfl.core.tree import Tree, zeros
 from pa3dfl.methods import Method, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 

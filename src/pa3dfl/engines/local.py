@@ -13,7 +13,7 @@ from pa3dfl.core.rng import generator
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines.base import Tick
 from pa3dfl.methods.base import Batch, Method, Score
-from pa3dfl.methods.task import Client, LocalTraining, Task
+from pa3dfl.methods.problem import Client, LocalTraining, Task
 
 # Rows that go through a network at once when no gradient is needed.
 TEST_BATCH = 512

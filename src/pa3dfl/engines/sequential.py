@@ -8,7 +8,7 @@ from pa3dfl.core.tree import Tree, nbytes, wire
 from pa3dfl.engines import local
 from pa3dfl.engines.base import Engine, Round, Tick, silent
 from pa3dfl.methods import Method, Score, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 T = TypeVar("T")
 

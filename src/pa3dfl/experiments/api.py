@@ -29,7 +29,7 @@ from pa3dfl.methods.assembly import (
     owners,
     set_arithmetic,
 )
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 from pa3dfl.runs.report import learning_curve, read_run
 from pa3dfl.runs.results import RunDirectory, averages
 

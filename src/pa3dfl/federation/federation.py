@@ -19,8 +19,8 @@ from pa3dfl.federation.checkpoint import Saved, Store
 from pa3dfl.federation.private import Private, rooms
 from pa3dfl.federation.robust import robust
 from pa3dfl.methods import Method, Score, Update
+from pa3dfl.methods.problem import Client, Task
 from pa3dfl.methods.sizes import share
-from pa3dfl.methods.task import Client, Task
 from pa3dfl.runs.results import RunDirectory, averages
 
 

@@ -15,7 +15,7 @@ import yaml
 from pa3dfl.core.disk import errors_name, write_atomically
 from pa3dfl.core.options.config import RULES_OF_TESTING
 from pa3dfl.methods import Score
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 COLUMNS = ("client", "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy", "alpha",
            *RULES_OF_TESTING)  # fmt: skip

@@ -18,7 +18,7 @@ from pa3dfl.core.tree import Tree
 from pa3dfl.engines import local
 from pa3dfl.engines.cpu.tape import Results, Tape
 from pa3dfl.methods.base import Batch, Method
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 # A step is recorded when it has been done so often: recording takes about as long as it saves in as many.
 OFTEN = 50

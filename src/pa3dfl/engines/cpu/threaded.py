@@ -19,7 +19,7 @@ from pa3dfl.engines.base import Tick
 from pa3dfl.engines.cpu.recorded import Recorded
 from pa3dfl.engines.sequential import CHUNK, Sequential
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from pa3dfl.engines.cuda.program import Program, Results
 from pa3dfl.engines.cuda.streams import Job, Streams
 from pa3dfl.engines.sequential import CHUNK, Sequential, private_of
 from pa3dfl.methods import Score, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 
 class Captured(Sequential):

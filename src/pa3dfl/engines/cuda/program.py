@@ -20,7 +20,7 @@ from pa3dfl.engines import local
 from pa3dfl.engines.cuda.packed import Packed
 from pa3dfl.engines.cuda.recorder import Recorder, Replay
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 # So many equal steps in a row are one graph: fewer launches.
 IN_A_ROW = 8

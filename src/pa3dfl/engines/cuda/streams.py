@@ -19,7 +19,7 @@ from pa3dfl.core.tree import Tree
 from pa3dfl.engines.cuda.memory import Memory
 from pa3dfl.engines.cuda.program import Program
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 # As many hardware queues as PyTorch has streams: with the usual 8, work that could run side by side stands in line.
 # CUDA reads it when it starts.

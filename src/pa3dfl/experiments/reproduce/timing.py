@@ -13,7 +13,7 @@ from pa3dfl.data import load
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, records
 from pa3dfl.federation.federation import Federation
-from pa3dfl.methods.task import Client
+from pa3dfl.methods.problem import Client
 from pa3dfl.runs.results import RunDirectory
 
 PROBES = 4
