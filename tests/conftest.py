@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from pa3dfl.core.rng import numpy_generator
+from pa3dfl.core.randomness import numpy_generator
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Round

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from conftest import make_arrays
-from pa3dfl.core.rng import key
+from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import take, wire
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Round

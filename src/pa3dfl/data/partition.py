@@ -8,7 +8,7 @@ import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.names import PARTITIONS as KINDS
-from pa3dfl.core.rng import numpy_generator
+from pa3dfl.core.randomness import numpy_generator
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.deploy.client import Control, public_key
 from pa3dfl.deploy.site import Site, dial, site_config
 

@@ -13,8 +13,8 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.capacity import parse_ratio
 from pa3dfl.deploy.parts import Common, Sizes, agree
 from pa3dfl.engines.flower.engine import GONE, content, record

@@ -15,8 +15,8 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.deploy.parts import NOBODY, seat_widths, server_task
 from pa3dfl.deploy.roll import Roll, Seat

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, count, nbytes, on_meta
 from pa3dfl.engines.accounting import encoder_forward, in_head, orders
 from pa3dfl.engines.footprint import peak_training_bytes

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines.base import Tick
 from pa3dfl.methods.base import Batch, Method, Score

@@ -11,7 +11,7 @@ import yaml
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import HOW, Config, coerce
-from pa3dfl.core.rng import numpy_generator
+from pa3dfl.core.randomness import numpy_generator
 
 Point = dict[str, Any]
 Fields = Mapping[str, dataclasses.Field[Any]]

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from pa3dfl import methods
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import Interrupted, UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config, coerce, of_method
 from pa3dfl.experiments import api
 from pa3dfl.experiments.compare import begun, complete

@@ -14,8 +14,8 @@ from typing import Any
 import safetensors
 import torch
 
-from pa3dfl.core.disk import read_tensors, write_atomically, write_tensors
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import read_tensors, write_atomically, write_tensors
 from pa3dfl.core.tree import Tree
 
 CURRENT, PREVIOUS = "state.json", "state.previous.json"

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from pa3dfl.core.errors import Interrupted, UserError
-from pa3dfl.core.interrupts import deferred_interrupt, sigterm_as_interrupt
 from pa3dfl.core.progress import Meter
-from pa3dfl.core.rng import numpy_generator
+from pa3dfl.core.randomness import numpy_generator
+from pa3dfl.core.signals import deferred_interrupt, sigterm_as_interrupt
 from pa3dfl.core.tree import Tree, nbytes
 from pa3dfl.engines import Engine, Round
 from pa3dfl.engines.guard import Guard

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from pa3dfl.core.disk import read_tensors, write_tensors
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import read_tensors, write_tensors
 from pa3dfl.core.tree import Tree, nbytes
 
 CPU = torch.device("cpu")

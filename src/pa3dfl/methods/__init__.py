@@ -12,7 +12,7 @@ import pkgutil
 from functools import cache
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.rng import generator, key
+from pa3dfl.core.randomness import generator, key
 from pa3dfl.core.tree import Tree, mean
 from pa3dfl.methods.base import Batch, Method, Score, Update, option
 from pa3dfl.methods.problem import Client, Problem, Task

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, mean, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.widths import multiples

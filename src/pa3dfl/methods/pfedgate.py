@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, put, take
 from pa3dfl.methods.base import Batch, Method, option
 from pa3dfl.methods.problem import Client, Problem, Task

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import torch
 
-from pa3dfl.core.rng import key
+from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import Tree
 from pa3dfl.data import FederatedData
 from pa3dfl.models import Model

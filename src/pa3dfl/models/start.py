@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree
 
 RULES = ("he", "pytorch")

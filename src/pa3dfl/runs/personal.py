@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load, save
 
 from pa3dfl import methods
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.data import Arrays, FederatedData
 from pa3dfl.engines.local import TEST_BATCH

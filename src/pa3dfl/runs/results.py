@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pa3dfl.core.disk import errors_name, write_atomically
+from pa3dfl.core.files import errors_name, write_atomically
 from pa3dfl.core.options.config import RULES_OF_TESTING
 from pa3dfl.methods import Score
 from pa3dfl.methods.problem import Task

@@ -75,7 +75,7 @@ def capacities(setting: str, clients: int, seed: int) -> list[Fraction]:
 
 
 def _shuffled(values: list[Fraction], seed: int) -> list[Fraction]:
-    from pa3dfl.core.rng import numpy_generator  # needs PyTorch, which --help must not wait for
+    from pa3dfl.core.randomness import numpy_generator  # needs PyTorch, which --help must not wait for
 
     order = numpy_generator(seed, "capacity").permutation(len(values))
     return [values[i] for i in order]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import safetensors
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines.flower.wire import Refused, pack, unpack
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pa3dfl.core.disk import errors_name
+from pa3dfl.core.files import errors_name
 
 # Okabe and Ito's palette without its yellow; after seven lines the dashes change.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pa3dfl.core.options.capacity import capacities, width_of
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, paper, records

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pa3dfl.core.disk import write_atomically
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.progress import duration
 from pa3dfl.experiments.reproduce import ablation, efficiency, figures, hn_cost, overall, records, verdict
 from pa3dfl.experiments.reproduce.groups import Column, columns, with_empty

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config
 from pa3dfl.data import load
 from pa3dfl.engines import cost

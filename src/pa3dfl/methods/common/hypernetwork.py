@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, leading
 from pa3dfl.methods.common.decoders import Decoder, Held, Shape, Unfilled, plain, suited
 

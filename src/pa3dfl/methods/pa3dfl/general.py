@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import torch
 
-from pa3dfl.core.rng import generator, key
+from pa3dfl.core.randomness import generator, key
 from pa3dfl.core.tree import Tree, mean, put, take
 from pa3dfl.methods.common.slicing import cut, leading_places, merge
 from pa3dfl.methods.pa3dfl.decomposition import Layout

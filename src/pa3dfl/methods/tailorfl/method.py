@@ -40,7 +40,7 @@ from functools import lru_cache
 
 import torch
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.slicing import Places, chosen_places, cut, merge

@@ -14,8 +14,8 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pa3dfl.core.disk import errors_name
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import errors_name
 from pa3dfl.runs.report.runs import Run, distinct
 from pa3dfl.runs.report.tables import capacity_labels, comparison
 

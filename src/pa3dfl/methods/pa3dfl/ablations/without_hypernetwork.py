@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import torch
 
-from pa3dfl.core.rng import generator
+from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, leading, put, take
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl import general

@@ -9,7 +9,7 @@ import pytest
 import safetensors
 import torch
 
-from pa3dfl.core.disk import errors_name, read_tensors, write_atomically, write_tensors
+from pa3dfl.core.files import errors_name, read_tensors, write_atomically, write_tensors
 from pa3dfl.experiments import api
 from pa3dfl.federation.checkpoint import Store
 
