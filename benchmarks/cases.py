@@ -11,7 +11,7 @@ import torch
 from pa3dfl.core.tree import Tree
 from pa3dfl.data import Arrays
 from pa3dfl.methods import assembly
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 COHORT, BATCH = 20, 50
 CASES = {  # data, model, rows of each client in all, shape, classes

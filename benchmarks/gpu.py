@@ -33,9 +33,9 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines import Round, local
 from pa3dfl.engines.cuda.captured import Captured
-from pa3dfl.engines.cuda.recorder import Recorder
+from pa3dfl.engines.cuda.graphs import GraphStream
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Row = dict[str, Any]
 NONE = float("nan")
@@ -105,13 +105,13 @@ def steps_alone(
         begun = time.perf_counter()
         for program, replays in programs:
             program.rows.copy_(program.first)
-            program.recorder.follow()
+            program.graphs.follow()
             program.todo.extend(replays)
         for _ in range(max(len(replays) for _, replays in programs)):
             for program, _ in programs:
                 program.advance()
         for program, _ in programs:
-            program.recorder.join()
+            program.graphs.join()
         launching.append(time.perf_counter() - begun)
 
     return timed(replay, repeats), statistics.median(launching)
@@ -134,14 +134,14 @@ def limit(case: str, precision: str, repeats: int) -> dict[str, Any]:
             with torch.no_grad():
                 torch._foreach_add_(params, gradients, alpha=-1e-4)
 
-        recorder = Recorder(task.device)
-        replay = recorder.record(step, step)
+        graphs = GraphStream(task.device)
+        replay = graphs.capture(step, step)
 
-        def many(recorder: Recorder = recorder, replay: Callable[[], None] = replay) -> None:
-            with recorder.running():
+        def many(graphs: GraphStream = graphs, replay: Callable[[], None] = replay) -> None:
+            with graphs.running():
                 for _ in range(50):
                     replay()
-            recorder.join()
+            graphs.join()
 
         times[layout_name] = 1e3 * timed(many, repeats) / 50
     return {"case": case, "precision": precision, "limit_ms": min(times.values()), "limit_by_layout_ms": times}

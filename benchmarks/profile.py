@@ -66,7 +66,7 @@ def kernels(program: Program) -> list[tuple[str, float]]:
     (replay,) = program._replays([BATCH], [{}])
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        with program.recorder.running():
+        with program.graphs.running():
             replay()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:

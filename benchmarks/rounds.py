@@ -25,7 +25,7 @@ from pa3dfl.engines import Round
 from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.engines.guard import Guard
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 from pa3dfl.models import factory_of
 
 LIMIT, BATCH, EPOCHS, WARM = "limit", 500, 5, 2

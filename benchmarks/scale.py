@@ -32,7 +32,7 @@ from pa3dfl.engines import engine_of
 from pa3dfl.federation.federation import Federation
 from pa3dfl.federation.state import Plan
 from pa3dfl.methods.pa3dfl.method import Pa3dFL
-from pa3dfl.methods.task import Client, LocalTraining, Task
+from pa3dfl.methods.problem import Client, LocalTraining, Task
 from pa3dfl.models import Model
 from pa3dfl.runs.format import RunDirectory
 
@@ -72,7 +72,7 @@ def task_of(method: methods.Method, clients: int) -> Task:
     model = Model(small, "small", (FEATURES,), CLASSES, method.full_features)
     everybody = [Client(i, whole, whole, splits.trained(i)) for i in range(clients)]
     local = LocalTraining(1, 10, 0.05, 0.998, 5e-4, 10.0)
-    return Task(model, data, everybody, p_min, local, 0, CPU)
+    return Task(model, p_min, 0, CPU, data, everybody, local)
 
 
 spent = [0.0]

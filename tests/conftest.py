@@ -16,7 +16,7 @@ from pa3dfl.engines import Round
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Update, assembly
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 pytest_plugins = ["workspace"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pa3dfl.core.tree import leading
-from pa3dfl.methods.common.decoders import Decoder, Held, Room, Shape, fused, plain, suited
+from pa3dfl.methods.common.decoders import Decoder, Held, Shape, Unfilled, fused, plain, suited
 from pa3dfl.methods.common.decoders.decoder import Fold, fold
 
 # h, and of each output its shape and what its clients hold.
@@ -93,13 +93,13 @@ def check_nothing_is_learned(case: str, device: str) -> None:
 SMALL = [case for case in CASES if "many tiles" not in case]
 
 
-IN_PARTS = pytest.mark.parametrize("at_hand", [1, 30, plain.AT_HAND])
+IN_PARTS = pytest.mark.parametrize("cached_rows", [1, 30, plain.CACHED_ROWS])
 
 
 @IN_PARTS
 @pytest.mark.parametrize("case", SMALL)
-def test_plain(case: str, at_hand: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "AT_HAND", at_hand)
+def test_plain(case: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "CACHED_ROWS", cached_rows)
     check(plain, case, torch.float64, "cpu", 1e-12)
 
 
@@ -108,8 +108,8 @@ def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     d = Decoder(torch.arange(4 * 2 * 3.0)[:, None], torch.zeros(4 * 2 * 3), torch.arange(2.0)[:, None], (4, 2, 3))
     own = [torch.zeros(1, 2, 3), torch.zeros(2, 2, 1)]
 
-    def found(at_hand: int) -> list[tuple[list[float], Shape, list[int], list[Shape]]]:
-        monkeypatch.setattr(plain, "AT_HAND", at_hand)
+    def found(cached_rows: int) -> list[tuple[list[float], Shape, list[int], list[Shape]]]:
+        monkeypatch.setattr(plain, "CACHED_ROWS", cached_rows)
         parts = list(plain._parts(d, own))
         assert all(part.mix.flatten().tolist() == who for part, _, who in parts)
         return [(p.weight[[0, -1], 0].tolist(), p.shape, who, [tuple(t.shape) for t in held]) for p, held, who in parts]
@@ -126,8 +126,8 @@ def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @IN_PARTS
-def test_a_known_step_can_be_taken_back(at_hand: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "AT_HAND", at_hand)
+def test_a_known_step_can_be_taken_back(cached_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "CACHED_ROWS", cached_rows)
     (d,), clients = fresh("a kernel", torch.float64, "cpu")
     before = d.weight.clone(), d.bias.clone()
     plain.learn([d], clients, 0.3)
@@ -172,18 +172,18 @@ def test_what_the_fused_ones_do_not_serve() -> None:
     assert fold((2, 3, 4), ((2, 2, 3),)) is None, "two axes pruned, and not the first"
 
 
-def test_tensors_of_one_room_are_apart() -> None:
+def test_unfilled_tensors_do_not_overlap() -> None:
     shapes: list[Shape] = [(3, 5), (), (128,), (7,)]
-    room = Room(shapes, torch.empty(0, dtype=torch.float64))
-    for i, (tensor, shape, address) in enumerate(zip(room.tensors, shapes, room.addresses(), strict=True)):
+    unfilled = Unfilled(shapes, torch.empty(0, dtype=torch.float64))
+    for i, (tensor, shape, address) in enumerate(zip(unfilled.tensors, shapes, unfilled.addresses(), strict=True)):
         assert tensor.shape == shape
         assert tensor.dtype == torch.float64
         assert tensor.is_contiguous()
         assert tensor.data_ptr() == address
         assert address % 64 == 0
         tensor.fill_(i)
-    assert [float(tensor.mean()) for tensor in room.tensors] == [0, 1, 2, 3]
-    assert len({tensor.untyped_storage().data_ptr() for tensor in room.tensors}) == 1
+    assert [float(tensor.mean()) for tensor in unfilled.tensors] == [0, 1, 2, 3]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in unfilled.tensors}) == 1
 
 
 def test_folds_by_hand() -> None:
@@ -194,7 +194,7 @@ def test_folds_by_hand() -> None:
 
 
 def test_what_kernels_are_told() -> None:
-    """Inner and columns of each output; address and limits of each client, with room for eight."""
+    """Inner and columns of each output; address and limits of each client, with unfilled for eight."""
     whole, part = (4, 3, 5), (2, 3, 1)
     planned = fused._planned((whole, (7,)), ((whole, (7,)), (part, (2,))))
     assert planned is not None

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pa3dfl.engines.cuda.recorder import Recorder, Replay
+from pa3dfl.engines.cuda.graphs import GraphStream, Replay
 
 
 class Graph(TorchDispatchMode):
@@ -68,7 +68,7 @@ class Graph(TorchDispatchMode):
                 tensor.copy_(again[i])
 
 
-class Late(Recorder):
+class Late(GraphStream):
     """One whose stream does nothing until somebody waits for it, and sees nothing that it was not told to wait for."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Late(Recorder):
             for address, version in self._versions().items():
                 self._seen[address] += version - before[address]
 
-    def record(self, work: Replay, trial: Replay | None = None) -> Replay:
+    def capture(self, work: Replay, trial: Replay | None = None) -> Replay:
         self.join()
         if trial:
             trial()
@@ -110,8 +110,8 @@ class Late(Recorder):
         return {address: tensor._version for address, tensor in self._reads.items()}
 
 
-def recorder(device: torch.device) -> Recorder:
-    return Recorder(device) if device.type == "cuda" else Late()
+def graph_stream(device: torch.device) -> GraphStream:
+    return GraphStream(device) if device.type == "cuda" else Late()
 
 
 def _within_range(func: Any, args: Any) -> Any:

@@ -12,7 +12,7 @@ from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.flower.wire import Facts
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 from postbox import Postbox
 
 Reply = tuple[Facts, bytes]

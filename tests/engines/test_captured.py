@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from graphs import recorder
+from graphs import graph_stream
 
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
@@ -17,7 +17,7 @@ from pa3dfl.engines.cuda import memory, program
 from pa3dfl.engines.cuda.captured import Captured
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Score
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
@@ -27,7 +27,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 @pytest.fixture(autouse=True)
 def graphs_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     free = memory.free_memory
-    monkeypatch.setattr(program, "Recorder", recorder)
+    monkeypatch.setattr(program, "GraphStream", graph_stream)
     monkeypatch.setattr(memory, "free_memory", lambda device: free(device) if device.type == "cuda" else 1 << 40)
 
 
@@ -167,7 +167,7 @@ def test_room_is_what_is_free_beyond_the_reserve(monkeypatch: pytest.MonkeyPatch
     held: Any = [SimpleNamespace(taken=gib << 30, width=w, device="a card") for gib, w in ((3, HALF), (1, QUARTER))]
     for free, widest in ((8, Fraction(15, 16)), (5, Fraction(7, 16)), (2, None)):
         monkeypatch.setattr(memory, "free_memory", lambda _, free=free: free << 30)
-        fits = [w for w in (Fraction(n, 16) for n in range(1, 17)) if memory.Memory().has_room(w, held)]
+        fits = [w for w in (Fraction(n, 16) for n in range(1, 17)) if memory.Memory().fits(w, held)]
         assert max(fits, default=None) == widest
 
 

@@ -28,7 +28,7 @@ from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
 from pa3dfl.federation.checkpoint import Checkpoints
 from pa3dfl.methods import Method, Update, find, registry
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 SMALL = {"pa3dfl": {"embedding": 4, "hidden": 4}}

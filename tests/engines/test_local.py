@@ -11,7 +11,7 @@ from pa3dfl.engines import Round, local
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import find
 from pa3dfl.methods.fedavg import FedAvg
-from pa3dfl.methods.task import LocalTraining
+from pa3dfl.methods.problem import LocalTraining
 
 Make = Callable[..., Any]
 PLAIN = LocalTraining(epochs=1, batch=10, lr=0.1, lr_decay=0.5, weight_decay=0.0, clip_norm=0.0)

@@ -17,7 +17,7 @@ from pa3dfl.engines.base import silent
 from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.engines.guard import Guard
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.federation.robust import centre_of, general, robust
 from pa3dfl.methods import Update, find
-from pa3dfl.methods.task import Client
+from pa3dfl.methods.problem import Client
 
 Make = Callable[..., Any]
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from pa3dfl.core.tree import Tree, take, wire
 from pa3dfl.engines import Round
+from pa3dfl.engines.accounting import in_head
 from pa3dfl.engines.local import batches
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods.ditto import Ditto, V, W
@@ -134,7 +135,7 @@ def test_everybody_has_the_least_width_and_both_heads_are_heads(make_task: Make)
     task = make_task(method)
     assert {c.width for c in task.clients} == {task.p_min}
     theta, _ = method.begin(task, task.clients[0], method.init_server(task), {})
-    heads = {k for k in theta if method.is_head(task, k)}
+    heads = {k for k in theta if in_head(method, task, k)}
     assert heads == {"w/head.weight", "w/head.bias", "v/head.weight", "v/head.bias"}
     groups = method.clip_groups(theta)
     assert sorted(k for g in groups for k in g) == sorted(theta)

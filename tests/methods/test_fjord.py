@@ -81,8 +81,8 @@ def test_the_smallest_width_trains_with_plain_cross_entropy(make_task):
     client = task.clients[3]
     theta, (x, y) = start(Fjord(), task, client), batch_of(task, client)
     assert client.width == SIXTEENTH
-    noise = Fjord().draw(task, client.width, torch.Generator())
-    loss = Fjord().loss(task, client.width, theta, {}, (x, y), noise)
+    draws = Fjord().draw(task, client.width, torch.Generator())
+    loss = Fjord().loss(task, client.width, theta, {}, (x, y), draws)
     assert torch.equal(loss, F.cross_entropy(task.model(theta, x, client.width), y))
 
 

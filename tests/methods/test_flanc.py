@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from pa3dfl.core.tree import take
+from pa3dfl.engines.accounting import encoder_forward
 from pa3dfl.engines.cost import cost
 from pa3dfl.methods.assembly import make_model
 from pa3dfl.methods.flanc import BANK, COEF, FLANC, banks, compose, of
-from pa3dfl.methods.task import Client
+from pa3dfl.methods.problem import Client
 from pa3dfl.models import Model
 
 FULL, NARROW = Fraction(1), Fraction(1, 16)
@@ -69,7 +70,7 @@ def test_composed_and_factored_application_agree(make_task, name, width):
     x = torch.randn(3, *shape, dtype=torch.float64)
     features = model.features(method.weights(task, width, theta, fixed), x, width)
     assert features.abs().max() > 1e-3
-    factored = method.encoder_forward(task, width, theta, fixed, x)
+    factored = encoder_forward(method, task, width, theta, fixed, x)
     torch.testing.assert_close(factored, features, rtol=0, atol=1e-9)
     # One step, on the whole model.
     theta = {k: v.requires_grad_() for k, v in theta.items()}

@@ -19,7 +19,7 @@ from pa3dfl.methods.assembly import make_model
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl.general import local_weight
 from pa3dfl.methods.pa3dfl.method import HN, PLAIN, Pa3dFL, U, V, global_head, hypernetwork
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.methods.pfedhn import PFedHN, hypernetwork
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 HEAD = {"head.weight", "head.bias"}
@@ -65,7 +65,7 @@ def test_the_gradient_is_that_of_the_objective(make_task: Make) -> None:
     trained = moved(task, server, [0, 2], by=0.1)
     params = {k: v.clone().requires_grad_() for k, v in server.items()}
     expected = torch.autograd.grad(objective(params, trained), list(params.values()))
-    gradient = hypernetwork(METHOD, task).gradient(server, [0, 2], list(trained.values()))
+    gradient = hypernetwork(METHOD, task, task.clients[0].width).gradient(server, [0, 2], list(trained.values()))
     assert gradient.keys() == server.keys()
     for k, g in zip(params, expected, strict=True):
         torch.testing.assert_close(gradient[k], g, rtol=0, atol=1e-10)

@@ -185,7 +185,7 @@ def test_the_usual_rule_keeps_squares_within_capacity(r: Fraction) -> None:
          "width 1/16 it would hold 6,914; it would need r of at least 0.41%; change --setting or --p-min, or use"),
         ("pa3dfl", ["0.01"], "no width of pa3dfl fits client 0: it affords 1/100 of 1,725,194 parameters, and at width "
          "1/16 it would hold 21,072; it would need r of at least 1.23%"),
-        ("pfedgate", ["1"], "it would hold 1,764,502; even r = 100% would not do"),
+        ("pfedgate", ["1"], "it would hold 1,764,502; even r = 100% would not suffice"),
     ],
 )  # fmt: skip
 def test_it_is_said_when_none_fits(name: str, r: list[str], complaint: str) -> None:

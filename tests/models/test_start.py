@@ -13,7 +13,7 @@ from conftest import build
 from pa3dfl import methods
 from pa3dfl.deploy import parts
 from pa3dfl.methods import assembly
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 from pa3dfl.models import NAMES, Model, factory_of
 
 QUARTER = Fraction(1, 4)

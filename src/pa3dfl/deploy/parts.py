@@ -15,7 +15,7 @@ from pa3dfl.data import Arrays, FederatedData, Split, mean_and_std, scaled, spli
 from pa3dfl.data.federated import STATISTICS
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import device_of, dtypes_of, known, make_method, make_model, rules
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 Sizes = tuple[int, int, int]
 NOBODY: Sizes = (0, 0, 0)
@@ -128,4 +128,5 @@ def _task(
     model = make_model(known(config.model), method, common.shape, common.classes, p_min, config.init)
     for width in sorted({c.width for c in clients}):
         model.shapes(width)
-    return Task(model, data, clients, p_min, rules(config), config.seed, device, *dtypes_of(config))
+    dtype, compute = dtypes_of(config)
+    return Task(model, p_min, config.seed, device, data, clients, rules(config), dtype=dtype, compute=compute)

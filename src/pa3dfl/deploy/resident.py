@@ -27,7 +27,7 @@ from pa3dfl.engines.flower.wire import Facts, Refused
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Score
 from pa3dfl.methods.assembly import configure, make_method
-from pa3dfl.methods.task import Client
+from pa3dfl.methods.problem import Client
 from pa3dfl.runs.personal import describe, write_card, write_tensors
 
 

@@ -24,7 +24,7 @@ from pa3dfl.deploy.site import Site, site_config
 from pa3dfl.engines.flower.engine import Flower
 from pa3dfl.experiments.api import federation_of, finish
 from pa3dfl.methods.assembly import configure, flat, make_method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 from pa3dfl.runs.format import RunDirectory
 
 

@@ -1,4 +1,8 @@
-"""Engines: different ways to do the same local work. Methods know none of them."""
+"""Engines run local training and tests of clients: `sequential` (the reference), `cpu/`, `cuda/` and `flower/`.
+
+`local` holds the work of one client, which all engines share; `guard` checks updates; `cost`, `accounting` and
+`footprint` count what a method costs. Engines use methods, models, data and core. Methods know no engine.
+"""
 
 import torch
 
@@ -12,7 +16,7 @@ __all__ = ["Engine", "Round", "engine_of"]
 
 
 def engine_of(name: str, device: torch.device, threads: int = 1) -> Engine:
-    """`auto` replays captured steps on a GPU and trains a client per thread on a CPU."""
+    """The engine of this name. `auto` is `captured` on a GPU and `threaded` on a CPU."""
     if name == "captured" and device.type != "cuda":
         raise UserError("engine 'captured' needs a CUDA GPU: use --engine sequential, or --device cuda where one is")
     if name == "captured" or (name == "auto" and device.type == "cuda"):

@@ -1,4 +1,4 @@
-"""What the federation asks of an engine."""
+"""The interface between the federation and engines."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,15 +8,15 @@ from fractions import Fraction
 from pa3dfl.core.tree import Tree, on_meta
 from pa3dfl.engines.guard import Rejected
 from pa3dfl.methods import Method, Score, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 Tick = Callable[[], None]
-"""Called after each client, so that long work shows progress."""
+"""Called after each client, to show progress."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What local work depends on: who works, in which round, from which state of the server and of their own."""
+    """The input of local work: the clients, the round, and the states of server and clients."""
 
     method: Method
     task: Task
@@ -27,14 +27,14 @@ class Round:
     select: str = "accuracy"
     """The validation measure that picks a client's model."""
     scored: Collection[int] = ()
-    """Ids of the clients whose models are tested as training leaves them: an evaluation asks for these scores."""
+    """Ids of the clients whose trained models are tested right after training, for an evaluation."""
     shapes: dict[Fraction, Tree] = field(default_factory=dict)
-    """What a client of each width is sent, without contents; filled by `download`."""
+    """By width, the shapes of what a client is sent; filled by `download`."""
     sent: dict[int, Tree] | None = None
-    """What each client is sent, filled by `download`; None: contents are not kept."""
+    """By client, what it is sent; filled by `download`. None: do not keep it."""
 
     def download(self, clients: Sequence[Client]) -> list[Tree]:
-        """What each of these clients is sent. Engines ask for it here, and once for each client."""
+        """The trees that these clients are sent. Engines call this once per client, and never `Method.download`."""
         downs = self.method.download(self.task, self.server, clients, self.number)
         for client, down in zip(clients, downs, strict=True):
             if client.width not in self.shapes:
@@ -45,31 +45,31 @@ class Round:
 
 
 def silent() -> None:
-    """A tick that nobody hears."""
+    """A tick that does nothing."""
 
 
 class Engine(ABC):
     name: str
     may_lose_clients = False
-    """Whether a client may not answer: where clients are other processes or machines."""
+    """Whether clients may fail to answer, because they are other processes or machines."""
 
     @abstractmethod
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
-        """Local training of a cohort: an update of everybody who answered. Changes no state of server or clients.
+        """Train a cohort and return an update of each client that answered. Changes no state of server or clients.
 
-        What an update has in `private` comes back in `private` once the update was accepted: it is the state
-        itself, or what the engine needs to find it again where clients are other machines.
+        An accepted update's `private` is passed to later rounds: the client's private state, or a reference by which
+        the engine finds it on another machine.
         """
 
     @abstractmethod
     def evaluate(self, work: Round, rules: Sequence[str], tick: Tick = silent) -> list[Score]:
-        """Test all who answered by each of the rules: `received`, and `adapted`, which trains first.
+        """Test the clients by each of the rules: `received`, and `adapted`, which trains first.
 
-        Validation data chooses a client's model, test data scores it.
+        Validation data chooses a client's model, test data scores it. Clients that do not answer have no score.
         """
 
     def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027
-        """What became of the last updates, and which test was best so far, for engines that have somebody to tell."""
+        """Receive the rejected updates of the last round and the best round so far, to pass them on to clients."""
 
     def close(self) -> None:  # noqa: B027
-        """Give back what the engine holds: processes, connections."""
+        """Free the engine's resources, such as processes and connections."""

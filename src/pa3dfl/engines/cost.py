@@ -1,12 +1,12 @@
-"""What a method asks of a client: multiply-adds, parameters, bytes and, if asked, memory.
+"""The cost of a method for a client: multiply-adds, parameters, bytes and, on request, memory.
 
-All but memory is counted on tensors that have shapes and no contents. The convention of `encoder_…` is that of the
-paper's efficiency table: forward multiply-adds of one batch through the encoder, recovery of weights included,
-head left out. What a local step really takes, with every forward pass, is `step_multiply_adds`.
+All but memory is counted on tensors with shapes and without contents. `encoder_multiply_adds` follows the paper's
+efficiency table: forward multiply-adds of one batch through the encoder, with the recovery of weights and without the
+head (`accounting.py`). `step_multiply_adds` counts all forward passes of a local step.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,13 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, count, nbytes, on_meta
+from pa3dfl.engines.accounting import encoder_forward, in_head, orders
 from pa3dfl.engines.footprint import peak_training_bytes
 from pa3dfl.methods import Method
-from pa3dfl.methods.sizes import blank_task, full_size, held
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Problem
+from pa3dfl.methods.sizes import full_size, held, one_client
 from pa3dfl.models import Model
 
-META = torch.device("meta")
+CPU, META = torch.device("cpu"), torch.device("meta")
 COLUMNS = (
     "method",
     "width",
@@ -37,7 +38,7 @@ COLUMNS = (
     "bytes_up",
     "peak_training_bytes",
 )
-"""Of the table; `recover_multiply_adds` would be `encoder_multiply_adds` again."""
+"""The columns of the table, without `recover_multiply_adds`, which equals `encoder_multiply_adds`."""
 
 
 def widths(p_min: Fraction) -> list[Fraction]:
@@ -52,7 +53,7 @@ def cost(
     at: Sequence[Fraction],
     memory: torch.device | None = None,
 ) -> list[dict[str, Any]]:
-    """One record per width; with peak training memory as measured on a device, if one is given."""
+    """One record per width; with the peak training memory measured on the device `memory`, if given."""
     return [_record(method, model, p_min, batch, width, memory) for width in at]
 
 
@@ -60,16 +61,16 @@ def _record(
     method: Method, model: Model, p_min: Fraction, batch: int, width: Fraction, memory: torch.device | None
 ) -> dict[str, Any]:
     client = Client(0, width**2, width, batch)
-    for w in widths(p_min):  # outside the fake mode: the networks that give structure stay real
+    for w in widths(p_min):  # outside the fake mode, because the model keeps the networks that it builds here
         model.shapes(w)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        task = blank_task(model, p_min, client)
+        task = one_client(Problem(model, p_min, 0, CPU), client)
         private, server = method.init_client(task, client), method.init_server(task)
         [down] = method.download(task, server, [client], 1)
         theta, fixed = method.begin(task, client, down, private)
         upload, _ = method.finish(task, width, theta, fixed)
         holds = held(method, task, client, down)
-    encoder = {k: v for k, v in theta.items() if not method.is_head(task, k)}
+    encoder = {k: v for k, v in theta.items() if not in_head(method, task, k)}
     record = {
         "method": method.name,
         "model": model.name,
@@ -78,7 +79,7 @@ def _record(
         "r": float(width**2),
         "share": holds / full_size(model),
         "batch": batch,
-        **_multiply_adds(method, blank_task(model, p_min, client, device=META), width, on_meta(theta), on_meta(fixed)),
+        **_multiply_adds(method, Problem(model, p_min, 0, META), batch, width, on_meta(theta), on_meta(fixed)),
         "encoder_parameters": count(encoder),
         "encoder_bytes": nbytes(encoder),
         "parameters": count(theta),
@@ -87,40 +88,41 @@ def _record(
         "peak_training_bytes": None,
     }
     if memory is not None:
-        task = blank_task(model, p_min, client, batch, memory)
+        task = one_client(Problem(model, p_min, 0, memory), client, rows=batch)
         start, fixed = method.begin(task, client, _filled(down, memory), _filled(private, memory))
         record["peak_training_bytes"] = peak_training_bytes(method, task, client, start, fixed)
     return record
 
 
-def _multiply_adds(method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> dict[str, int | None]:
-    """By the efficiency table's convention, in each order that the method offers, and of a whole step."""
-    batch = task.clients[0].n
-    x = torch.empty(batch, *task.model.input_shape, device=META)
+def _multiply_adds(
+    method: Method, problem: Problem, batch: int, width: Fraction, theta: Tree, fixed: Tree
+) -> dict[str, int | None]:
+    """Of the encoder by the table's convention, of the encoder in each order of the method, and of a whole step."""
+    x = torch.empty(batch, *problem.model.input_shape, device=META)
     y = torch.empty(batch, dtype=torch.int64, device=META)
-    noise = method.draw(task, width, generator(0, "cost"))
+    draws = method.draw(problem, width, generator(0, "cost"))
 
     def through_encoder(m: Method) -> int:
-        return count_of(lambda: m.encoder_forward(task, width, theta, fixed, x))
+        return count_of(lambda: encoder_forward(m, problem, width, theta, fixed, x))
 
-    orders = [{f.name: o} for f in fields(method) if f.name == "order" for o in f.metadata["choices"]]
-    by_order = {given["order"]: through_encoder(replace(method, **given)) for given in orders}
+    variants: dict[str, Any] = {order: {"order": order} for order in orders(method)}
+    by_order = {order: through_encoder(replace(method, **given)) for order, given in variants.items()}
     return {
-        "encoder_multiply_adds": by_order[method.charged_order] if by_order else through_encoder(method),
+        "encoder_multiply_adds": by_order["recover"] if by_order else through_encoder(method),
         "recover_multiply_adds": by_order.get("recover"),
         "factors_multiply_adds": by_order.get("factors"),
         "chosen_multiply_adds": by_order.get("auto"),
-        "step_multiply_adds": count_of(lambda: method.loss(task, width, theta, fixed, (x, y), noise)),
+        "step_multiply_adds": count_of(lambda: method.loss(problem, width, theta, fixed, (x, y), draws)),
     }
 
 
 def count_of(run: Callable[[], Tensor]) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         run()
-    # The counter follows the convention of two operations for each multiply-add.
+    # The counter counts two operations per multiply-add.
     return int(counter.get_total_flops()) // 2
 
 
 def _filled(shapes: Tree, device: torch.device) -> Tree:
-    """Values do not matter for memory, and a server's whole state may be too large to make."""
+    """A tree of these shapes with random values: memory does not depend on values."""
     return {k: 0.01 * torch.randn(v.shape, dtype=v.dtype, device=device) for k, v in shapes.items()}

@@ -1,4 +1,4 @@
-"""How much memory a client's training needs, measured on a real local step."""
+"""The memory of a client's training, measured on real local steps."""
 
 import weakref
 from typing import Any
@@ -12,12 +12,12 @@ from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.engines import local
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 
 def peak_training_bytes(method: Method, task: Task, client: Client, start: Tree, fixed: Tree) -> int:
-    """The most bytes alive at once in local training: what is trained and what is fixed, a batch of the task's
-    rows, activations and gradients. Data at rest, and scratch memory inside a kernel on a CPU, are left out.
+    """The largest number of bytes alive at a time in local training: trainable and fixed tree, a batch, activations and
+    gradients. It does not include the stored data, nor, on a CPU, temporary memory inside kernels.
     """
     if task.device.type != "cuda":
         with LiveBytes() as live:
@@ -26,7 +26,7 @@ def peak_training_bytes(method: Method, task: Task, client: Client, start: Tree,
     before = torch.cuda.memory_allocated(task.device)
     torch.cuda.reset_peak_memory_stats(task.device)
     _train(method, task, client, start, fixed)
-    return torch.cuda.max_memory_allocated(task.device) - before
+    return int(torch.cuda.max_memory_allocated(task.device) - before)
 
 
 def _train(method: Method, task: Task, client: Client, start: Tree, fixed: Tree) -> None:
@@ -34,13 +34,13 @@ def _train(method: Method, task: Task, client: Client, start: Tree, fixed: Tree)
     rate = torch.tensor(task.local.rate(1), dtype=task.dtype, device=task.device)
     step = local.stepper(method, task, client.width, theta, fixed, rate)
     rows = task.data.rows(client.id, "train").to(task.device)
-    for number in range(2):  # the second starts with whatever the first has left behind
-        noise = method.draw(task, client.width, generator(task.seed, "footprint", number))
-        step(task.data.batch(rows, None, task.dtype), noise)
+    for number in range(2):  # the second includes memory that the first has left
+        draws = method.draw(task, client.width, generator(task.seed, "footprint", number))
+        step(task.data.batch(rows, None, task.dtype), draws)
 
 
 class LiveBytes(TorchDispatchMode):
-    """Sizes of all storages that operations have made and nothing has dropped yet: exact, and the same every time."""
+    """Counts the bytes of all storages that operations made and that still exist. Exact and reproducible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class LiveBytes(TorchDispatchMode):
             self.now -= size
             del self._alive[key]
 
-        # A storage keeps its Python object for as long as anything, a saved activation say, holds it.
+        # A storage's Python object lives as long as anything references the storage, such as a saved activation.
         self._alive[key] = weakref.ref(storage, dropped)
         self.now += size
         self.peak = max(self.peak, self.now)

@@ -1,6 +1,6 @@
-"""The guard: no update reaches the server's state unless it is what was asked for.
+"""The guard accepts only updates with the expected names, shapes, types, sizes and norms.
 
-It checks form, not intent: whoever keeps to the format and the bounds can still lie (see docs/deploy.md).
+It checks form, not intent: a client can still send wrong values within these bounds (see docs/deploy.md).
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ import torch
 
 from pa3dfl.core.tree import Tree, zeros
 from pa3dfl.methods import Method, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
-# Trained networks have norms of some hundred. What lies beyond this is damaged or hostile.
+# Trained networks have norms of some hundred. An update beyond this norm is damaged or hostile.
 LARGEST_NORM = 1e6
 
 
@@ -27,14 +27,14 @@ class Rejected:
 
 
 class Guard:
-    """Knows what an honest update of each client looks like; one specification per width."""
+    """Checks updates against one specification per width."""
 
     def __init__(self, method: Method, task: Task) -> None:
         self.method, self.task = method, task
         self._specs: dict[Fraction, Spec] = {}
 
     def spec(self, client: Client, shapes: Mapping[Fraction, Tree]) -> Spec:
-        """Of a client's upload, given what a client of each width is sent; only the shapes count."""
+        """The specification of a client's upload, given what a client of each width is sent; only shapes count."""
         if client.width not in self._specs:
             method, task = self.method, self.task
             down = zeros(shapes[client.width], task.device)
@@ -44,7 +44,7 @@ class Guard:
         return self._specs[client.width]
 
     def sift(self, updates: list[Update], shapes: Mapping[Fraction, Tree]) -> tuple[list[Update], list[Rejected]]:
-        """Updates fit for aggregation, sorted by client, and the others with a reason each."""
+        """The accepted updates, sorted by client, and the rejected ones with their reasons."""
         good: list[Update] = []
         bad: list[Rejected] = []
         for update in sorted(updates, key=lambda u: u.client.id):
@@ -61,7 +61,7 @@ class Guard:
 
 
 def objection(tree: Mapping[Any, Any], spec: Spec) -> str | None:
-    """Why a tree is not what the specification says, or None."""
+    """The first difference between a tree and its specification, or None."""
     missing, extra = sorted(spec.keys() - tree.keys()), sorted(map(str, tree.keys() - spec.keys()))
     if missing:
         return f"missing key {missing[0]!r}"

@@ -1,4 +1,4 @@
-"""One client's local work, as every engine must do it: the order of rows, the step, the choice of a model."""
+"""One client's local work, which all engines share: the order of rows, the step, the choice of a model."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -13,18 +13,18 @@ from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines.base import Tick
 from pa3dfl.methods.base import Batch, Method, Score
-from pa3dfl.methods.task import Client, LocalTraining, Task
+from pa3dfl.methods.problem import Client, LocalTraining, Task
 
-# Rows that go through a network at once when no gradient is needed.
+# Rows per batch when no gradient is needed.
 TEST_BATCH = 512
-# Steps whose batches are made together: the dozen calls that it takes are then few for each.
+# Steps whose batches are made together, which saves calls.
 AT_ONCE = 8
 
 
 def order(task: Task, client: Client, rnd: int, purpose: str) -> tuple[Tensor, Tensor | None, list[int]]:
-    """Rows of a client's whole pass and how to augment them, already on its device, and the size of every step.
+    """The rows and crops of a client's whole pass, on its device, and the size of each step.
 
-    Each epoch has a fresh order; its last, smaller batch is kept.
+    Each epoch has a new random order and keeps its last, smaller batch.
     """
     rows = task.data.rows(client.id, "train")
     shuffle = generator(task.seed, f"{purpose}:order", client.id, rnd)
@@ -37,12 +37,12 @@ def order(task: Task, client: Client, rnd: int, purpose: str) -> tuple[Tensor, T
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """To a device, without waiting for what runs there."""
+    """The tensor on a device, copied without waiting for the device's work."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def batches(task: Task, client: Client, rnd: int, purpose: str) -> Iterator[Batch]:
-    """Those of a client's whole pass, step by step."""
+    """The batches of a client's whole pass, one per step."""
     rows, crops, sizes = order(task, client, rnd, purpose)
     done = 0
     for at in range(0, len(sizes), AT_ONCE):
@@ -53,8 +53,8 @@ def batches(task: Task, client: Client, rnd: int, purpose: str) -> Iterator[Batc
 
 
 def draw(method: Method, task: Task, client: Client, rnd: int, purpose: str, step: int) -> Tree:
-    """The randomness of one step."""
-    if type(method).draw is Method.draw:  # a generator takes longer to make than all other preparations
+    """The random numbers of one step."""
+    if type(method).draw is Method.draw:  # making a generator is slow
         return {}
     return method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
 
@@ -63,7 +63,7 @@ Scaled = tuple[float, list[Tensor]]
 
 
 class SGD:
-    """Clip the norm of each group of gradients, add weight decay, step at a scaled rate each; in place."""
+    """SGD in place: clips each group's gradient norm, adds weight decay, and scales each entry's step."""
 
     def __init__(self, local: LocalTraining, groups: list[list[Scaled]]) -> None:
         self.local, self.groups = local, groups
@@ -95,9 +95,9 @@ class SGD:
 
 
 def clipped(method: Method, theta: Tree) -> list[list[str]]:
-    """The names of each group; those that a method puts into none are one more.
+    """The names in each clip group; names without a group form another one.
 
-    Sorted: a tree from a checkpoint may have another order, which changes the last bits of a norm.
+    Sorted, because a tree from a checkpoint may have another order, which changes the last bits of a norm.
     """
     groups = method.clip_groups(theta)
     rest = set(theta).difference(*groups)
@@ -110,28 +110,28 @@ def norm(tensors: list[Tensor]) -> Tensor:
 
 
 def subtract(params: list[Tensor], others: list[Tensor], rate: Tensor, scale: float) -> None:
-    """p −= rate · scale · q for each pair, in one call: Python is what small steps wait for."""
+    """p −= rate · scale · q for each pair, in one call, because Python limits the speed of small steps."""
     torch._foreach_addcmul_(params, others, [rate] * len(params), value=-scale)
 
 
 def differentiate(
-    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree,
+    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, draws: Tree,
     params: list[Tensor],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The loss, and its gradient by each of the parameters."""
+    """The loss and its gradients."""
     with task.arithmetic():
-        loss = method.loss(task, width, theta, fixed, batch, noise).to(task.dtype)
-    # A user's network may hold parameters that it does not use.
+        loss = method.loss(task, width, theta, fixed, batch, draws).to(task.dtype)
+    # A user's network may have unused parameters.
     gradients = torch.autograd.grad(loss, params, allow_unused=True, materialize_grads=True)
     return loss.detach(), *gradients
 
 
 def descend(
-    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree, sgd: SGD,
+    method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, draws: Tree, sgd: SGD,
     rate: Tensor,
 ) -> Tensor:  # fmt: skip
     """One step of local training, in place; returns the loss before it."""
-    loss, *gradients = differentiate(method, task, width, theta, fixed, batch, noise, sgd.params)
+    loss, *gradients = differentiate(method, task, width, theta, fixed, batch, draws, sgd.params)
     sgd.step(gradients, rate)
     return loss
 
@@ -140,11 +140,11 @@ Stepper = Callable[[Batch, Tree], Tensor]
 
 
 def stepper(method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, rate: Tensor) -> Stepper:
-    """Does one step after another, each with its batch and its draw."""
+    """A function that takes one step on a batch, with the step's draws."""
     sgd = SGD.of(method, task.local, theta)
 
-    def step(batch: Batch, noise: Tree) -> Tensor:
-        return descend(method, task, width, theta, fixed, batch, noise, sgd, rate)
+    def step(batch: Batch, draws: Tree) -> Tensor:
+        return descend(method, task, width, theta, fixed, batch, draws, sgd, rate)
 
     return step
 
@@ -153,7 +153,7 @@ def train(
     method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str,
     stepper: Callable[..., Stepper] = stepper, before_step: Tick = lambda: None,
 ) -> tuple[Tree, float]:  # fmt: skip
-    """Local training from `start`, which stays as it is; returns the trained tree and the mean loss."""
+    """Local training from `start`, which does not change; returns the trained tree and the mean loss."""
     theta = {k: v.clone().requires_grad_() for k, v in start.items()}
     rate = torch.tensor(task.local.rate(rnd), dtype=task.dtype, device=task.device)
     step = stepper(method, task, client.width, theta, fixed, rate)
@@ -166,7 +166,7 @@ def train(
 
 @torch.no_grad()
 def score(method: Method, task: Task, client: Client, rule: str, candidates: dict[float, Tree], select: str) -> Score:
-    """The candidate that is best on validation data, tested."""
+    """The test of the candidate that is best on validation data."""
     val_rows, test_rows = (task.data.rows(client.id, part) for part in ("val", "test"))
     val = tally(method, task, client.width, list(candidates.values()), val_rows)
     best = int(choose(val, select))
@@ -178,25 +178,26 @@ def score(method: Method, task: Task, client: Client, rule: str, candidates: dic
 def score_of(
     task: Task, client: Client, rule: str, alpha: float, val: Sequence[float], test: Sequence[float]
 ) -> Score:  # fmt: skip
-    """From tallies of the chosen model."""
+    """The score, from the tallies of the chosen model."""
     n_val, n_test = (len(task.data.rows(client.id, part)) for part in ("val", "test"))
     return Score(client.id, rule, val[0] / n_val, val[1] / n_val, test[0] / n_test, alpha)
 
 
 def choose(val: Tensor, select: str) -> Tensor:
-    """The place of the best candidate by its tally on validation data.
+    """The index of the best candidate by its tally on validation data.
 
-    By accuracy with ties going to the lower loss, or by loss alone; among equals the first, so that less
-    local training is preferred. A loss that is no number is the worst.
+    By accuracy and then lower loss, or by loss alone. Among equal candidates the first wins, which prefers less local
+    training. NaN is the worst loss.
     """
-    correct, loss = val.nan_to_num(nan=torch.finfo(val.dtype).max).unbind(1)  # infinite ones become as large
+    # Infinite losses become the largest number, too.
+    correct, loss = val.nan_to_num(nan=torch.finfo(val.dtype).max).unbind(1)
     if select == "accuracy":
         loss = loss.masked_fill(correct < correct.max(), torch.inf)
     return loss.argmin()
 
 
 def tally(method: Method, task: Task, width: Fraction, candidates: Sequence[Tree], rows: Tensor) -> Tensor:
-    """(correct answers, sum of cross-entropies) of each candidate on rows."""
+    """(number of correct answers, sum of cross-entropies) of each candidate on the rows."""
     total = torch.zeros(len(candidates), 2, dtype=torch.float64, device=task.device)
     for chosen in rows.split(TEST_BATCH):
         x, y = task.data.batch(chosen, None, task.dtype)

@@ -8,12 +8,12 @@ from pa3dfl.core.tree import Tree, nbytes, wire
 from pa3dfl.engines import local
 from pa3dfl.engines.base import Engine, Round, Tick, silent
 from pa3dfl.methods import Method, Score, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 T = TypeVar("T")
 
-# Clients whose downloads are made together in an evaluation: enough for the hyper-network's products
-# to be efficient, few enough for a large model to fit.
+# Clients whose downloads an evaluation makes together: enough for efficient products in the hyper-network, and few
+# enough for memory with a large model.
 CHUNK = 20
 
 
@@ -56,7 +56,7 @@ class Sequential(Engine):
         return scores
 
     def each(self, work: Callable[[int], T], clients: Sequence[Client], tick: Tick) -> list[T]:
-        """The result of `work` for every place among the clients, in their order."""
+        """The results of `work` for the index of each client, in order."""
         results = []
         for i in range(len(clients)):
             results.append(work(i))
@@ -67,9 +67,9 @@ class Sequential(Engine):
         self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int,
         select: str | None = None,
     ) -> tuple[Update, Tree | None]:  # fmt: skip
-        """A client's round, from what it received; `private` is None before its first.
+        """A client's update, given what it received; `private` is None before its first round.
 
-        With `select` the model that training leaves is tested too, and comes second.
+        With `select`, the trained model is also tested, and the second result is that model.
         """
         start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
         trained, loss = self.train_client(method, task, client, start, fixed, rnd, "train")
@@ -85,7 +85,7 @@ class Sequential(Engine):
         self, method: Method, task: Task, client: Client, down: Tree, private: Tree | None, rnd: int,
         rules: Sequence[str], select: str,
     ) -> list[tuple[Score, Tree]]:  # fmt: skip
-        """A client's test by each of the rules, with the model that was chosen for it."""
+        """A client's score by each of the rules, with the chosen model."""
         start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
         tested = []
         for rule in rules:
@@ -99,7 +99,7 @@ class Sequential(Engine):
 
 
 def private_of(method: Method, task: Task, private: Tree | None, client: Client) -> Tree:
-    """A client's own state on its device, wherever it was kept; `None` before its first round."""
+    """A client's private state on its device; `private` is None before its first round."""
     if private is not None:
         return {k: v.to(task.device) for k, v in private.items()}
     return {k: v.to(task.device, task.dtype) for k, v in method.init_client(task, client).items()}

@@ -26,7 +26,7 @@ from pa3dfl.methods.assembly import (
     make_task,
     set_arithmetic,
 )
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 from pa3dfl.runs import learning_curve, read_run
 from pa3dfl.runs.format import RunDirectory
 from pa3dfl.runs.metrics import averages

@@ -21,8 +21,8 @@ from pa3dfl.federation.client_states import ClientStates, memory_limits
 from pa3dfl.federation.robust import robust
 from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method, Update
+from pa3dfl.methods.problem import Client, Task
 from pa3dfl.methods.sizes import share
-from pa3dfl.methods.task import Client, Task
 from pa3dfl.runs.format import RunDirectory
 
 

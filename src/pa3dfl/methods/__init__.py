@@ -1,4 +1,9 @@
-"""The registry of methods: the folder itself. One file or folder each, with one subclass of `Method`."""
+"""Federated learning methods, one file or folder each, and the registry that finds them in this folder.
+
+`base` defines the interface, `problem` what a method may know, `common` what several methods share. No method imports
+another. `sizes` counts parameters, `assembly` builds method, model and task from a config. Methods use models, data and
+core; they know no engine.
+"""
 
 import difflib
 import importlib
@@ -7,18 +12,35 @@ import pkgutil
 from functools import cache
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.methods.base import Method, Score, Update, option
+from pa3dfl.core.randomness import generator, key
+from pa3dfl.core.tree import Tree, mean
+from pa3dfl.methods.base import Batch, Method, Score, Update, option
+from pa3dfl.methods.problem import Client, Problem, Task
 from pa3dfl.models.registry import import_object
 
-__all__ = ["Method", "Score", "Update", "find", "option", "registry"]
-
+__all__ = [
+    "Batch",
+    "Client",
+    "Method",
+    "Problem",
+    "Score",
+    "Task",
+    "Tree",
+    "Update",
+    "find",
+    "generator",
+    "key",
+    "mean",
+    "option",
+    "registry",
+]
 
 ABLATIONS = "pa3dfl/ablations"
 
 
 @cache
 def registry(folder: str = "") -> dict[str, type[Method]]:
-    """The methods, or those of a folder below: `ABLATIONS`."""
+    """The methods by name, or those of a folder below this one, such as `ABLATIONS`."""
     found: dict[str, type[Method]] = {}
     for info in pkgutil.iter_modules([f"{path}/{folder}" for path in __path__]):
         module = importlib.import_module(".".join([__name__, *filter(None, folder.split("/")), info.name]))
@@ -30,7 +52,7 @@ def registry(folder: str = "") -> dict[str, type[Method]]:
 
 
 def find(name: str) -> type[Method]:
-    """A method or an ablation by its name, or somebody's own as `package.module:Class`."""
+    """A method or an ablation by its name, or a user's own class given as `package.module:Class`."""
     known = registry() | registry(ABLATIONS)
     if name in known:
         return known[name]

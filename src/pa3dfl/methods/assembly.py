@@ -1,4 +1,4 @@
-"""From a config to what a run consists of: method, data, model and task. Every process builds the same from it."""
+"""Builds a run's method, model and task from its config. Every process builds the same from the same config."""
 
 import dataclasses
 import hashlib
@@ -17,15 +17,15 @@ from pa3dfl.core.options.capacity import capacities, width_of
 from pa3dfl.core.options.config import Config, resolve
 from pa3dfl.data import Arrays, federate, partition, split
 from pa3dfl.methods import Method
+from pa3dfl.methods.problem import Client, LocalTraining, Task
 from pa3dfl.methods.sizes import strict_widths
-from pa3dfl.methods.task import Client, LocalTraining, Task
 from pa3dfl.models import Model, factory_of
 
 T = TypeVar("T")
 
 
 def configure(given: Mapping[str, Any]) -> Config:
-    """A complete config from what was given; every field is checked and none is left open."""
+    """The complete config: given values are checked, all others are filled in."""
     cls = methods.find(str(given.get("method", Config.method)))
     config = resolve(given, option_fields(cls))
     defaults = {f.name: f.default for f in option_fields(cls).values()}
@@ -66,17 +66,18 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     for w in sorted(set(widths)):
         model.shapes(w)
     clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
-    return Task(model, data, clients, p_min, rules(config), config.seed, device, *dtypes_of(config))
+    dtype, compute = dtypes_of(config)
+    return Task(model, p_min, config.seed, device, data, clients, rules(config), dtype=dtype, compute=compute)
 
 
 def layout_of(config: Config, device: torch.device) -> torch.memory_format:
-    """Channels last is the faster layout on a CPU; the reference, which Flower's nodes equal, keeps PyTorch's own."""
+    """Channels last is faster on a CPU. The reference engine and Flower's nodes keep PyTorch's default layout."""
     fast = device.type == "cpu" and config.engine in ("auto", "threaded")
     return torch.channels_last if fast else torch.contiguous_format
 
 
 def set_arithmetic(config: Config) -> None:
-    """What of its precision PyTorch keeps for the whole process."""
+    """Set the precision that PyTorch keeps for the whole process."""
     if config.device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     elif config.precision == "bf16" and not (
@@ -92,7 +93,7 @@ def rules(config: Config) -> LocalTraining:
 
 
 def dtypes_of(config: Config) -> tuple[torch.dtype, torch.dtype | None]:
-    """Of weights, and of products where those are narrower."""
+    """The type of weights, and the type of products if it is narrower."""
     weights = torch.float64 if config.precision == "fp64" else torch.float32
     return weights, torch.bfloat16 if config.precision == "bf16" else None
 
@@ -150,16 +151,17 @@ def flat(config: Config) -> dict[str, Any]:
     """Config and the method's options in one mapping, as in a YAML file."""
     values = dataclasses.asdict(config)
     options = values.pop("options")
-    return {k: v for k, v in values.items() if v is not None} | options
+    given = {k: v for k, v in values.items() if v is not None}
+    return {**given, **options}
 
 
 def _slug(text: str) -> str:
-    """Part of a file name: neither folders nor more letters than a file system takes."""
+    """Part of a file name: without folders, and short enough for a file system."""
     name = Path(text).stem if text.endswith(".csv") else text
     return "".join(c if c.isalnum() else "-" for c in name)[:60]
 
 
 def known(value: T | None) -> T:
-    """A field that `configure` has filled."""
+    """The value of a field that `configure` has filled."""
     assert value is not None
     return value

@@ -1,9 +1,12 @@
-"""What a method is: pure functions over trees. The engine owns the loop.
+"""The interface of a federated learning method: pure functions over trees of tensors. The engine runs the loop.
 
-One round: the server's state → `download` → on each client `begin`, then steps of SGD on `loss`, then
-`finish` → `aggregate`. One evaluation: `download` and `begin`, by the rule `adapted` steps of SGD too, then
-`personal` proposes models and validation data picks the one that is tested. Nothing is remembered in between, so that
-an engine may stack clients, capture the step or send it over a wire.
+In a round, `download` makes from the server's state what each client receives. On each client `begin` makes the
+trainable and the fixed tree, steps of SGD minimise `loss`, and `finish` makes the upload. `aggregate` makes the
+server's next state from all uploads. An evaluation calls `download` and `begin`; by the rule `adapted` it then trains
+as in a round. `personal` proposes models, and validation data picks the one that is tested.
+
+A method keeps no state between calls, so that an engine may run clients in parallel, replay a recorded step, or send
+trees over a network.
 """
 
 import math
@@ -18,15 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.tree import Tree
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.core.tree import Tree, mean
+from pa3dfl.methods.problem import Client, Problem, Task
 
 Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Score:
-    """One client's tested model: by which rule it was made, how it was chosen and how it did."""
+    """The test of one client's model: the rule that made it, and its results on validation and test data."""
 
     client: int
     rule: str
@@ -38,7 +41,7 @@ class Score:
 
 @dataclass
 class Update:
-    """What a client sends back, and what it keeps (`private`, which never leaves it)."""
+    """A client's upload (`tree`), and the private state that stays on the client."""
 
     client: Client
     tree: Tree
@@ -47,35 +50,31 @@ class Update:
     loss: float
     bytes_down: int
     refused: str | None = None
-    """Why the engine could not take what the client sent; then the tree is empty."""
+    """Why the engine refused the upload, if it did; the tree is then empty."""
     score: Score | None = None
-    """How the model that training left on the client does on its own data, where that was asked for."""
+    """The test of the locally trained model on the client's own data, if the round asked for it."""
 
 
 def option(
     default: Any, help: str, at_least: float | None = None, above: float | None = None, choices: tuple[str, ...] = ()
 ) -> Any:
-    """A hyper-parameter: the line that `--help` shows, and which values make sense."""
+    """A hyper-parameter: its default, its line in `--help`, and its valid values."""
     metadata = {"help": help, "at_least": at_least, "above": above, "choices": choices}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """Fields of a subclass are its hyper-parameters."""
+    """A federated learning method. The fields of a subclass are its hyper-parameters; the defaults are FedAvg's."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     full_features: ClassVar[bool] = False
-    """The last encoder layer keeps its full output at every width, so that all heads have one size."""
+    """The last encoder layer keeps its full output at every width, so that all heads have the same size."""
     best_round_per_client: ClassVar[bool] = False
-    """Each client's best evaluation counts, not the federation's: for methods that share nothing."""
-
+    """Report each client's best evaluation instead of the federation's: for methods that share nothing."""
     capturable: ClassVar[bool] = True
-    """For equal draws a step does the same operations on the same shapes: an engine may record and replay it."""
-
-    charged_order: ClassVar[str] = ""
-    """Of a method with an option `order`: the one by which the paper's efficiency table counts the encoder."""
+    """Steps with equal draws run the same operations on the same shapes; an engine may record and replay them."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -88,7 +87,7 @@ class Method(ABC):
                 raise UserError(f"{f.name} is {value}: expected a number above {m['above']:g}")
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
-        """The width of each client, given the widths that they could afford."""
+        """The width of each client, given the widths that the clients can afford."""
         return list(affordable)
 
     @abstractmethod
@@ -96,62 +95,59 @@ class Method(ABC):
         """The server's state before round 1."""
 
     def extend(self, task: Task, server: Tree) -> Tree:
-        """The server's state with all that it needs for clients who joined after `init_server`, maybe at new widths."""
+        """The server's state, completed for clients who joined after `init_server`, possibly with new widths."""
         return server
 
     def init_client(self, task: Task, client: Client) -> Tree:
         """A client's private state before its first round."""
         return {}
 
-    @abstractmethod
-    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        """What each of the clients is sent."""
+    def download(self, problem: Problem, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        """The tree that each of the clients receives: by default the server's state."""
+        return [server] * len(clients)
 
-    def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
+    def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         """(trainable, fixed) at the start of local training."""
         return down, {}
 
-    def draw(self, task: Task, width: Fraction, generator: torch.Generator) -> Tree:
-        """The randomness of one step, made outside the loss: whole numbers on the CPU, which may decide shapes."""
+    def draw(self, problem: Problem, width: Fraction, generator: torch.Generator) -> Tree:
+        """The random numbers of one step: integers on the CPU. They may decide shapes."""
         return {}
 
-    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
-        """The local objective on a batch. Sees a width, never a client."""
+    def loss(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, draws: Tree) -> Tensor:
+        """The local objective on a batch. It depends on the client's width, and on nothing else about the client."""
         x, y = batch
-        return F.cross_entropy(task.model(self.weights(task, width, theta, fixed), x, width), y)
+        return F.cross_entropy(problem.model(self.weights(problem, width, theta, fixed), x, width), y)
 
     def step_scale(self, name: str) -> float:
         """Factor on the step size of an entry of theta."""
         return 1.0
 
     def clip_groups(self, theta: Tree) -> list[list[str]]:
-        """Names of theta whose gradients are clipped by one norm; several groups keep models independent."""
+        """Names of theta in groups. Each group's gradients are clipped by their common norm."""
         return [list(theta)]
 
-    def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
+    def finish(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
         """(upload, private) after local training."""
         return theta, {}
 
-    @abstractmethod
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
-        """The server's next state. Owns its arguments and may update them in place; updates are sorted by client."""
+        """The server's next state: by default the mean of the uploads, weighted by numbers of training rows.
 
-    def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
-        """The plain parameters of the model that `theta` stands for."""
+        May update its arguments in place. The updates are sorted by client.
+        """
+        return mean([u.tree for u in updates], [u.n for u in updates])
+
+    def weights(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
+        """The parameters of the plain model that `theta` represents."""
         return theta
 
-    def encoder_forward(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, x: Tensor) -> Tensor:
-        """A batch through the encoder, in the way whose multiply-adds `cost` is to count."""
-        return task.model.features(self.weights(task, width, theta, fixed), x, width)
+    def personal(
+        self, problem: Problem, width: Fraction, received: Tree, trained: Tree, fixed: Tree
+    ) -> dict[float, Tree]:
+        """Candidates for the tested model, by their mixing weight α; validation data picks one."""
+        return {1.0: self.weights(problem, width, trained, fixed)}
 
-    def is_head(self, task: Task, name: str) -> bool:
-        """Whether an entry of theta belongs to a head: the paper's costs are those of the encoder."""
-        return name.startswith(task.model.head + ".")
-
-    def personal(self, task: Task, width: Fraction, received: Tree, trained: Tree, fixed: Tree) -> dict[float, Tree]:
-        """Candidates for the tested model by their mixing weight α; validation data picks one."""
-        return {1.0: self.weights(task, width, trained, fixed)}
-
-    def predict(self, task: Task, width: Fraction, candidate: Tree, x: Tensor) -> Tensor:
+    def predict(self, problem: Problem, width: Fraction, candidate: Tree, x: Tensor) -> Tensor:
         """Logits of a candidate."""
-        return task.model(candidate, x, width)
+        return problem.model(candidate, x, width)

@@ -1,18 +1,19 @@
-"""FedAvg: one model for all, averaged by the clients' data sizes.
+"""FedAvg: one global model, averaged with weights proportional to the clients' data sizes.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
-It does not know capacities: everybody trains the width that the weakest client affords. The global model is
-tested as it is with `--tested received`, and fine-tuned by one local pass with `--tested adapted`.
+Download, local loss and weighted mean are the defaults of `Method`. FedAvg ignores capacities: all clients train the
+width that the weakest client can afford. `--tested received` tests the global model as it is, `--tested adapted` after
+one local pass.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pa3dfl.core.randomness import key
-from pa3dfl.core.tree import Tree, mean
-from pa3dfl.methods.base import Method, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.core.tree import Tree
+from pa3dfl.methods.base import Method
+from pa3dfl.methods.common.widths import narrowest
+from pa3dfl.methods.problem import Task
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,7 @@ class FedAvg(Method):
     summary = "one global model at the minimum width, weighted mean"
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
-        return [min(affordable)] * len(affordable)
+        return narrowest(affordable)
 
     def init_server(self, task: Task) -> Tree:
-        return task.model.init(task.clients[0].width, key(task.seed, "model"))
-
-    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        return [server for _ in clients]
-
-    def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
-        return mean([u.tree for u in updates], [u.n for u in updates])
+        return task.initial(task.clients[0].width)

@@ -4,18 +4,19 @@ Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federa
 Clients", ICLR 2021. The server keeps the full model; a client of capacity r trains the leading channels at
 the largest width 0.5^i with 0.25^i ≤ r. Two aids of the paper:
 
-- the Scaler divides what each encoder layer puts out, before a norm if there is one, so that narrow models work at
-  the magnitude of the full one. Layers are linear in their weights: these are divided instead. The authors divide all
-  layers by p (`divide="all"`); the default divides by √p, and only weights whose inputs are pruned. With independent
-  weights, as at the start, a sum over p·S inputs is √p times one over S. Divided by p, each layer of a network
-  without norms enlarges it by √(1/p): on the CNN for Fashion-MNIST the first loss at p = 1/16 is 372 (3.5 at p = 1);
+- the Scaler divides the outputs of each encoder layer, before a norm if there is one, so that narrow models have
+  activations of the same magnitude as the full one. Layers are linear in their weights, so the weights are divided
+  instead. The authors divide all layers by p (`divide="all"`). The default divides by √p, and only weights whose
+  inputs are pruned: with independent weights, as at the start, a sum over p·S inputs is √p times a sum over S.
+  Divided by p, each layer of a network without norms enlarges its outputs by √(1/p): on the CNN for Fashion-MNIST the
+  first loss at p = 1/16 is 372 (3.5 at p = 1);
 - masked cross-entropy sets the logits of classes that a client does not own to 0, in training only, and leaves
-  their rows of the head out of its average. The client therefore tells the server which classes it trains on.
+  their rows of the head out of the average. The client therefore tells the server which classes it trains on.
 
-The mean is weighted by data sizes, so that without the two aids equal capacities give FedAvg. What nobody
-trained in a round keeps its value. The tested model is the client's slice of the global model with the Scaler that
-it is trained with. The authors speak of training only because they test the full model, whose Scaler is 1; a slice of
-a network without norms is another function without it (65.6% instead of 87.3% on Fashion-MNIST).
+The mean is weighted by data sizes, so that without the two aids equal capacities give FedAvg. An entry that no client
+trained in a round keeps its value. The tested model is the client's slice of the global model with the Scaler of its
+training. The authors use the Scaler in training only, because they test the full model, whose Scaler is 1; a slice of
+a network without norms computes another function without it (65.6% instead of 87.3% on Fashion-MNIST).
 """
 
 from collections.abc import Sequence
@@ -26,15 +27,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.methods.common.heads import split_head
 from pa3dfl.methods.common.slicing import cut, entrywise_mean, leading_places, merge
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Problem, Task
 
 OWNED = "classes/owned"
 DIVISIONS = ("root", "all")
-# A shortcut adds to a scaled branch and is not scaled itself; only its name tells it from other layers.
+# A shortcut is added to a scaled branch and is not scaled itself. Only its name identifies it.
 SHORTCUTS = ("shortcut", "downsample", "skip")
 
 
@@ -53,7 +54,7 @@ class HeteroFL(Method):
         return [max(halved(p), p_min) for p in affordable]
 
     def init_server(self, task: Task) -> Tree:
-        return task.model.init(Fraction(1), key(task.seed, "model"))
+        return task.initial()
 
     def init_client(self, task: Task, client: Client) -> Tree:
         if not self.masked:
@@ -63,29 +64,28 @@ class HeteroFL(Method):
         owned[labels.long()] = 1
         return {OWNED: owned.to(task.dtype)}
 
-    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        return [cut(server, leading_places(task.model, c.width)) for c in clients]
+    def download(self, problem: Problem, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        return [cut(server, leading_places(problem.model, c.width)) for c in clients]
 
-    def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
+    def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         return down, private
 
-    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
+    def loss(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, draws: Tree) -> Tensor:
         x, y = batch
-        logits = task.model(self.weights(task, width, theta, fixed), x, width)
+        logits = problem.model(self.weights(problem, width, theta, fixed), x, width)
         if self.masked:
             logits = logits.masked_fill(fixed[OWNED] == 0, 0)
         return F.cross_entropy(logits, y)
 
-    def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
-        return scaled(task, width, theta, self.divide) if self.scaler else theta
+    def weights(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
+        return scaled(problem, width, theta, self.divide) if self.scaler else theta
 
-    def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
+    def finish(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
         return theta | fixed, fixed
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         places = [leading_places(task.model, u.client.width) for u in updates]
-        head = {k: v for k, v in server.items() if self.masked and self.is_head(task, k)}
-        rest = {k: v for k, v in server.items() if k not in head}
+        rest, head = split_head(task.model, server) if self.masked else (server, {})
         server |= merge(rest, [u.tree for u in updates], places, [u.n for u in updates])
         for k, old in head.items():
             one_per_row = (-1, *[1] * (old.ndim - 1))
@@ -102,12 +102,12 @@ def halved(p: Fraction) -> Fraction:
     return width
 
 
-def scaled(task: Task, width: Fraction, theta: Tree, divide: str) -> Tree:
-    """Weights whose encoder layers put out more, so that narrow ones have the magnitude of full ones."""
-    layers = [n for n in task.model.layers if not any(s in n.lower() for s in SHORTCUTS)]
+def scaled(problem: Problem, width: Fraction, theta: Tree, divide: str) -> Tree:
+    """Weights with larger encoder outputs, so that narrow layers have the magnitude of full ones."""
+    layers = [n for n in problem.model.layers if not any(s in n.lower() for s in SHORTCUTS)]
     if divide == "all":
         names = [f"{n}.{kind}" for n in layers for kind in ("weight", "bias") if f"{n}.{kind}" in theta]
         return theta | {k: theta[k] * float(1 / width) for k in names}
-    full, own = task.model.shapes(Fraction(1)), task.model.shapes(width)
+    full, own = problem.model.shapes(Fraction(1)), problem.model.shapes(width)
     pruned = [k for n in layers if own[k := f"{n}.weight"][1] < full[k][1]]
     return theta | {k: theta[k] * float(1 / width) ** 0.5 for k in pruned}

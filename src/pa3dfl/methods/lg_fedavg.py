@@ -2,21 +2,20 @@
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations", 2020.
 Each client keeps the layers below the head at its own width; only the head is sent and averaged, by the
-clients' data sizes. The last encoder layer keeps its full output at every width, so that one head fits all.
+clients' data sizes. The last encoder layer keeps its full output at every width, so that one head fits all clients.
 
-The authors start from a model trained by FedAvg, which clients of different widths cannot share: here clients
-of one width start from the same fresh layers. `--tested received` tests the client's own layers, as its last
-participation left them, under the current global head.
+The authors start from a model trained by FedAvg, which clients of different widths cannot share. Here clients of equal
+width start from the same random layers. `--tested received` tests the client's own layers, as its last participation
+left them, below the current global head.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pa3dfl.core.randomness import key
-from pa3dfl.core.tree import Tree, mean
-from pa3dfl.methods.base import Method, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.core.tree import Tree
+from pa3dfl.methods.base import Method
+from pa3dfl.methods.common.heads import split_head
+from pa3dfl.methods.problem import Client, Problem, Task
 
 
 @dataclass(frozen=True)
@@ -26,22 +25,16 @@ class LGFedAvg(Method):
     full_features = True
 
     def init_server(self, task: Task) -> Tree:
-        full = task.model.init(Fraction(1), key(task.seed, "model"))
-        return {k: v for k, v in full.items() if self.is_head(task, k)}
+        _, head = split_head(task.model, task.initial())
+        return head
 
     def init_client(self, task: Task, client: Client) -> Tree:
-        fresh = task.model.init(client.width, key(task.seed, "model"))
-        return {k: v for k, v in fresh.items() if not self.is_head(task, k)}
+        encoder, _ = split_head(task.model, task.initial(client.width))
+        return encoder
 
-    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        return [server for _ in clients]
-
-    def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
+    def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         return private | down, {}
 
-    def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
-        head = {k: v for k, v in theta.items() if self.is_head(task, k)}
-        return head, {k: v for k, v in theta.items() if k not in head}
-
-    def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
-        return mean([u.tree for u in updates], [u.n for u in updates])
+    def finish(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
+        encoder, head = split_head(problem.model, theta)
+        return head, encoder

@@ -25,7 +25,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import errors_name, write_atomically
 from pa3dfl.core.options.config import RULES_OF_TESTING, read_yaml
 from pa3dfl.methods import Score
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 
 def _accuracy(text: str) -> float | None:

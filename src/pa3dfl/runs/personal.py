@@ -15,11 +15,11 @@ from pa3dfl import methods
 from pa3dfl.core import files
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree, wire
-from pa3dfl.data import Arrays, FederatedData, Split
+from pa3dfl.data import Arrays, FederatedData
 from pa3dfl.engines.local import TEST_BATCH
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import make_model
-from pa3dfl.methods.task import Client, LocalTraining, Task
+from pa3dfl.methods.problem import Client, Problem, Task
 
 CARD = "model.json"
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -28,10 +28,11 @@ DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 @dataclass(frozen=True)
 class Personal:
     method: Method
-    task: Task
+    problem: Problem
     width: Fraction
     tree: Tree
-    card: dict[str, Any]
+    mean: torch.Tensor | None
+    std: torch.Tensor | None
 
 
 def describe(method: Method, task: Task, client: Client, options: dict[str, Any], name: str) -> dict[str, Any]:
@@ -68,38 +69,34 @@ def read(path: Path) -> Personal:
         tree = wire(load((path.parent / card["file"]).read_bytes()))
         method = methods.find(card["method"])(**card["options"])
         p_min, width, shape = Fraction(card["p_min"]), Fraction(card["width"]), tuple(card["input_shape"])
-        r, classes, dtype = Fraction(card["r"]), int(card["classes"]), DTYPES[card["precision"]]
+        classes, dtype = int(card["classes"]), DTYPES[card["precision"]]
         mean, std = (None if card[k] is None else _channels(card[k], len(shape)) for k in ("mean", "std"))
     except OSError as e:
         raise UserError(f"model {path} cannot be read: {e.strerror}; expected a node's folder or its {CARD}") from None
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as e:
         raise UserError(f"{path} is not a personal model: {type(e).__name__} {e}; expected a node's {CARD}") from None
     model = make_model(card["model"], method, shape, classes, p_min)
-    rows = np.empty(0, np.int64)
-    nothing = torch.empty(0, *shape), torch.empty(0, dtype=torch.int64)
-    data = FederatedData(*nothing, [Split(rows, rows, rows)], classes, mean, std, augment=False)
-    local = LocalTraining(epochs=1, batch=1, lr=0.1, lr_decay=1.0, weight_decay=0.0, clip_norm=0.0)
-    task = Task(model, data, [Client(0, r, width, 0)], p_min, local, 0, torch.device("cpu"), dtype)
-    return Personal(method, task, width, tree, card)
+    problem = Problem(model, p_min, 0, torch.device("cpu"), dtype=dtype)
+    return Personal(method, problem, width, tree, mean, std)
 
 
 @torch.no_grad()
 def predict(personal: Personal, arrays: Arrays) -> np.ndarray:
     """The probabilities of the classes, one row for each row of the data."""
-    task = personal.task
-    if arrays.x.shape[1:] != task.data.input_shape or (arrays.x.dtype == np.uint8) != (task.data.mean is not None):
-        kind = "bytes" if task.data.mean is not None else "floats"
+    problem, model = personal.problem, personal.problem.model
+    if arrays.x.shape[1:] != model.input_shape or (arrays.x.dtype == np.uint8) != (personal.mean is not None):
+        kind = "bytes" if personal.mean is not None else "floats"
         raise UserError(
             f"the data has rows of shape {arrays.x.shape[1:]} and type {arrays.x.dtype}: "
-            f"this model was trained on {kind} of shape {task.data.input_shape}"
+            f"this model was trained on {kind} of shape {model.input_shape}"
         )
     x = torch.from_numpy(arrays.x)
-    data = FederatedData(x, torch.from_numpy(arrays.y), [], task.data.classes, task.data.mean, task.data.std, False)
+    data = FederatedData(x, torch.from_numpy(arrays.y), [], model.classes, personal.mean, personal.std, False)
     out = []
     for start in range(0, max(len(x), 1), TEST_BATCH):
         rows = torch.arange(start, min(start + TEST_BATCH, len(x)))
-        batch, _ = data.batch(rows, None, task.dtype)
-        logits = personal.method.predict(task, personal.width, personal.tree, batch)
+        batch, _ = data.batch(rows, None, problem.dtype)
+        logits = personal.method.predict(problem, personal.width, personal.tree, batch)
         out.append(logits.softmax(1))
     return torch.cat(out).numpy()
 

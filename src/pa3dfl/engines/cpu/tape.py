@@ -1,4 +1,4 @@
-"""What a computation did, as a TorchScript function of its tensors: the same operations in the same order."""
+"""Records a computation as a TorchScript function of its tensors: the same operations in the same order."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -11,28 +11,28 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 Results = tuple[Tensor, ...]
-# TorchScript knows no place but the one it runs at.
-PLACES = ("device", "pin_memory")
+# TorchScript ignores device arguments.
+IGNORED = ("device", "pin_memory")
 
 
 class Tape(TorchDispatchMode):
-    """Writes down every operation below autograd while it is entered."""
+    """Records every operation below autograd inside its context."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # it would load all of torch.compile to do so, which takes a second
+        return False  # the default would load torch.compile, which takes a second
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
         self._fresh = (f"v{i}" for i in count())
-        self._names = WeakTensorKeyDictionary()  # so that what is no longer needed may go
+        self._names = WeakTensorKeyDictionary()  # weak, so that unused tensors are freed
         self._lines: list[str] = []
         self._constants: list[Tensor] = []
         self._refused = ""
         self._inputs = [self._named(t) for t in inputs]
 
     def replay(self, outputs: Results) -> Callable[..., Results]:
-        """A function of tensors like the inputs, which returns those like `outputs`."""
+        """The recorded function: takes tensors like the inputs and returns tensors like `outputs`."""
         if self._refused:
             raise ValueError(self._refused)
         names = [*self._inputs, *(self._names[t] for t in self._constants)]
@@ -41,8 +41,8 @@ class Tape(TorchDispatchMode):
         run, constants = torch.jit.CompilationUnit("\n    ".join(lines)).replay, tuple(self._constants)
 
         def replay(*inputs: Tensor) -> Results:
-            # As written: optimised, a product and its bias would be two roundings instead of one.
-            with torch.no_grad(), torch.jit.optimized_execution(False):
+            # Not optimised: the optimiser splits a product with bias, which then rounds twice.
+            with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined, unused-ignore]
                 results: Results = run(*inputs, *constants)
                 return results
 
@@ -54,14 +54,14 @@ class Tape(TorchDispatchMode):
         known = any(isinstance(a, Tensor) and a in self._names for a in tree_leaves((args, kwargs)))
         if torch.Tag.data_dependent_output in func.tags:
             if known:
-                self._refused = f"{func} reads values, on which the rest may depend"
-            return out  # what is read of constants is a constant
+                self._refused = f"{func} reads values, and later operations may depend on them"
+            return out  # values of constants are constant
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self._refused = f"{func} draws at random, and nobody could tell whether a replay is right"
-        if func is torch.ops.aten.detach.default:  # autograd's word for the same tensor
+            self._refused = f"{func} draws random numbers, so that a replay cannot be checked"
+        if func is torch.ops.aten.detach.default:  # autograd's alias of the same tensor
             self._names[out] = self._text(args[0])
             return out
-        given = [self._text(a) for a in args] + [f"{k}={self._text(v)}" for k, v in kwargs.items() if k not in PLACES]
+        given = [self._text(a) for a in args] + [f"{k}={self._text(v)}" for k, v in kwargs.items() if k not in IGNORED]
         target = self._target(out)
         self._lines.append(f"{target} = torch.ops.{func._schema.name.replace('::', '.')}({', '.join(given)})")
         if isinstance(out, list):
@@ -69,7 +69,7 @@ class Tape(TorchDispatchMode):
         return out
 
     def _named(self, tensor: Tensor) -> str:
-        """An operation in place returns what it was given, which keeps its name."""
+        """The tensor's name. In-place operations return their argument, which keeps its name."""
         if tensor not in self._names:
             self._names[tensor] = next(self._fresh)
         name: str = self._names[tensor]
@@ -84,7 +84,7 @@ class Tape(TorchDispatchMode):
 
     def _text(self, given: Any) -> str:
         if isinstance(given, Tensor):
-            if given not in self._names:  # from elsewhere: the same for all
+            if given not in self._names:  # not an input: a constant of the recording
                 self._constants.append(given)
             return self._named(given)
         if isinstance(given, (list, tuple)):

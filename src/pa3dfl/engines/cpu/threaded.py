@@ -1,9 +1,9 @@
 """The CPU engine: several clients at once, one thread each.
 
-A small network's operations are too short to be shared out among cores, but clients do not wait for each other.
-PyTorch leaves Python's lock while it computes, so that threads suffice: nothing is copied between processes.
-A client's work is the sequential engine's own and uses one core, so that results depend neither on the number of
-threads nor on which of them is faster.
+A small network's operations are too short to be split among cores, but clients are independent of each other. PyTorch
+releases Python's lock while it computes, so that threads suffice, and nothing is copied between processes. A client's
+work is that of the sequential engine, on one core. Results therefore depend neither on the number of threads nor on
+their timing.
 """
 
 import threading
@@ -16,10 +16,10 @@ import torch
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines import local
 from pa3dfl.engines.base import Tick
-from pa3dfl.engines.cpu.recorded import Recorded
+from pa3dfl.engines.cpu.torchscript import TorchScriptSteps, enabled
 from pa3dfl.engines.sequential import CHUNK, Sequential
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 T = TypeVar("T")
 
@@ -28,22 +28,23 @@ class Threaded(Sequential):
     name = "threaded"
 
     def __init__(self, threads: int) -> None:
-        # A thread's count of cores is settled when it is first asked for: before the others change the common one.
+        # Fix this thread's number of cores before the pool's threads change the default.
         torch.get_num_threads()
-        # Kept between rounds: networks are built once per thread.
+        # Kept between rounds, because each thread builds its networks once.
         self._pool = ThreadPoolExecutor(threads, "client", initializer=_use_one_core)
         self._stopping = threading.Event()
-        self._recorded = Recorded()
-        self.chunk = max(CHUNK, 4 * threads)  # so that threads seldom wait for the last one of a chunk
+        self._steps = TorchScriptSteps()
+        self._stepper = self._steps.stepper if enabled() else local.stepper
+        self.chunk = max(CHUNK, 4 * threads)  # large chunks, so that threads seldom wait for a chunk's last client
 
     def train_client(
         self, method: Method, task: Task, client: Client, start: Tree, fixed: Tree, rnd: int, purpose: str
     ) -> tuple[Tree, float]:
-        return local.train(method, task, client, start, fixed, rnd, purpose, self._recorded.stepper, self._go_on)
+        return local.train(method, task, client, start, fixed, rnd, purpose, self._stepper, self._go_on)
 
     def each(self, work: Callable[[int], T], clients: Sequence[Client], tick: Tick) -> list[T]:
         self._stopping.clear()
-        # The longest first, so that none of them is left over when all other threads are done.
+        # The longest first, so that no long one starts when the other threads are almost done.
         order = sorted(range(len(clients)), key=lambda i: -clients[i].n * clients[i].width ** 2)
         places = {self._pool.submit(work, i): i for i in order}
         results: dict[int, T] = {}
@@ -65,7 +66,7 @@ class Threaded(Sequential):
 
 
 class _Stopped(Exception):
-    """Ends a thread's client early; nobody sees it."""
+    """Ends a client's work early, inside its thread."""
 
 
 def _use_one_core() -> None:

@@ -1,1 +1,1 @@
-"""Several clients at once on a GPU, as CUDA graphs on streams of their own."""
+"""The GPU engine: several clients at once, each as CUDA graphs on a stream of its own."""

@@ -1,6 +1,6 @@
-"""The GPU engine: local work recorded once (`program.py`) and replayed for a whole cohort side by side (`streams.py`).
+"""The GPU engine: local work is captured once (`program.py`) and replayed for many clients concurrently (`streams.py`).
 
-Clients keep their true widths: the card fills because many small graphs run at once.
+Clients keep their true widths. Many small graphs at a time keep the GPU busy.
 """
 
 import gc
@@ -15,7 +15,7 @@ from pa3dfl.engines.cuda.program import Program, Results
 from pa3dfl.engines.cuda.streams import Job, Streams
 from pa3dfl.engines.sequential import CHUNK, Sequential, private_of
 from pa3dfl.methods import Score, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 
 class Captured(Sequential):
@@ -29,7 +29,7 @@ class Captured(Sequential):
         if not method.capturable:
             return super().train(work, tick)
         received = {}
-        # The longest first, so that none of them is left over when all others are done.
+        # The longest first, so that no long one starts when the others are almost done.
         longest = sorted(work.clients, key=lambda c: -c.n * c.width)
 
         def jobs() -> Iterator[Job]:
@@ -79,7 +79,7 @@ class Captured(Sequential):
         for client, program in self.streams.beside(method, task, jobs(), test):
             tested.append((client, program.tested()))
             tick()
-        # The host looks at the numbers once, when all are on their way.
+        # The host reads results after all work was launched, so that it waits only once.
         return [score for client, results in tested for score in scores_of(task, client, results)]
 
     def _begin(self, work: Round, client: Client, down: Tree) -> tuple[Tree, Tree]:
@@ -87,7 +87,7 @@ class Captured(Sequential):
         return work.method.begin(work.task, client, down, own)
 
     def close(self) -> None:
-        """Give the card's memory back: programs and their recordings hold each other."""
+        """Free the GPU's memory; programs and their graphs are reference cycles, which need a collection."""
         self.streams.forget()
         gc.collect()
         if torch.cuda.is_available():

@@ -1,8 +1,8 @@
-"""How many clients a GPU's memory holds at a time.
+"""Decides whether the GPU's memory suffices for one more program.
 
-Nobody guesses beforehand. What a program takes is counted while it is recorded, and before one more is made the card
-is asked what it has left: other processes, data and private state are then in the answer. A client for whom there is no
-room waits until another one's program is free, so that a cohort of any size ends.
+A program's memory is measured during capture. Before a new one is made, the GPU reports its free memory, which accounts
+for other processes, data and private state. If it does not suffice, the client waits until another one's program is
+free, so that a cohort of any size completes.
 """
 
 import sys
@@ -13,7 +13,7 @@ import torch
 
 from pa3dfl.engines.cuda.program import Program
 
-# What programs leave free: for aggregation, the hyper-network, other processes.
+# Bytes that programs leave free for aggregation, the hyper-network and other processes.
 RESERVE = 2 << 30
 
 
@@ -21,8 +21,8 @@ class Memory:
     def __init__(self) -> None:
         self._told = False
 
-    def has_room(self, width: Fraction, programs: Sequence[Program]) -> bool:
-        """For one more, beside those that are there."""
+    def fits(self, width: Fraction, programs: Sequence[Program]) -> bool:
+        """Whether a program of this width fits beside the existing ones."""
         if not programs:
             return True
         taken = max(p.taken / p.width for p in programs) * width

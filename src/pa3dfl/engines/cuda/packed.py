@@ -1,4 +1,4 @@
-"""Few vectors instead of many small tensors: what makes a step of SGD a handful of operations."""
+"""Packs many small tensors into few vectors, so that a step of SGD takes few operations."""
 
 from itertools import chain
 
@@ -8,15 +8,15 @@ from pa3dfl.core.tree import Tree
 from pa3dfl.engines import local
 from pa3dfl.methods import Method
 
-# Entries of at most so many numbers are packed together; larger ones gain nothing from a copy.
+# Tensors of at most this size are packed together; larger ones gain nothing from a copy.
 SMALL = 2**16
 
 
 class Packed:
-    """A tree whose small entries lie in few vectors, one for all that are clipped and scaled alike.
+    """A tree whose small entries lie in few vectors: one for all entries with the same clip group and step scale.
 
     Autograd gathers the gradients of a vector's entries in one copy; clipping, decay and step are then one operation
-    each. It is right because a step treats all numbers of such a group alike, whatever their shapes.
+    each. The result is the same, because a step treats all numbers of such a group alike, independent of their shapes.
     """
 
     def __init__(self, method: Method, like: Tree) -> None:
@@ -29,14 +29,14 @@ class Packed:
                 by_scale.setdefault(method.step_scale(k) if like[k].numel() <= SMALL else k, []).append(k)
             self.groups.append([])
             for names in by_scale.values():
-                # Sizes with many factors of two first: each then begins at an address that fast kernels ask for.
+                # Sizes with many factors of two come first, so that each entry begins at an aligned address.
                 names.sort(key=lambda k: -(like[k].numel() & -like[k].numel()))
                 vector = torch.cat([like[k].detach().flatten() for k in names])
                 self.names.append(names)
                 self.groups[-1].append((method.step_scale(names[0]), [vector.requires_grad_()]))
 
     def tree(self) -> Tree:
-        """Its entries: views, through which gradients reach the vectors."""
+        """The entries as views, through which gradients reach the vectors."""
         views: Tree = {}
         for names, (_, [vector]) in zip(self.names, chain(*self.groups), strict=True):
             pieces = vector.split([self.shapes[k].numel() for k in names]) if len(names) > 1 else (vector,)

@@ -1,9 +1,9 @@
-"""One client's local work recorded once and replayed: the steps of a pass, and the test of its models.
+"""One client's local work, captured once as CUDA graphs and replayed: the steps of a pass, and tests of its models.
 
-A step is some 100 small kernels, and launching them from Python takes several times as long as running them.
-Recorded as a CUDA graph, it is one launch. A program owns every tensor that its graphs read and write: parameters, the
-rows of a whole pass, the position in it, the step size. The host then only says "next" (`advance`) until the pass is
-over, and programs run beside each other, because no two of them share anything.
+A step is some 100 small kernels, and launching them from Python takes several times as long as running them. As a CUDA
+graph, a step is one launch. A program owns every tensor that its graphs read and write: parameters, the rows of a whole
+pass, the position in the pass, the step size. The host only launches the next graph (`advance`) until the pass is over.
+Programs share no tensors, so that they may run concurrently.
 """
 
 from collections import deque
@@ -17,20 +17,20 @@ from torch import Tensor
 
 from pa3dfl.core.tree import Tree, nbytes, wire
 from pa3dfl.engines import local
+from pa3dfl.engines.cuda.graphs import GraphStream, Replay
 from pa3dfl.engines.cuda.packed import Packed
-from pa3dfl.engines.cuda.recorder import Recorder, Replay
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
-# So many equal steps in a row are one graph: fewer launches.
+# Equal consecutive steps in one graph, which saves launches.
 IN_A_ROW = 8
 
 Results = dict[str, tuple[list[float], Tensor]]
-"""By rule: the candidates' mixing weights; the place of the chosen one, and its tallies on validation and test rows."""
+"""By rule: the candidates' mixing weights; the index of the chosen one, and its tallies on validation and test rows."""
 
 
 class Test(NamedTuple):
-    """A recorded test: what it writes, and the rows that it reads."""
+    """A captured test, the tensors that it writes, and the rows that it reads."""
 
     replay: Replay
     alphas: list[float]
@@ -54,65 +54,65 @@ class Program:
         self.steps: dict[Hashable, Replay] = {}
         self.tests: dict[Hashable, Test] = {}
         self.results: dict[str, Test] = {}
-        self.recorder = Recorder(self.device)
+        self.graphs = GraphStream(self.device)
         self.todo: deque[Replay] = deque()
 
     @property
     def taken(self) -> int:
-        """Bytes of memory that it holds."""
-        return self.recorder.taken + 2 * nbytes(self.start) + nbytes(self.fixed) + nbytes({"x": self.x})
+        """Bytes of memory that the program holds."""
+        return self.graphs.taken + 2 * nbytes(self.start) + nbytes(self.fixed) + nbytes({"x": self.x})
 
     def load(self, start: Tree, fixed: Tree) -> None:
-        """Begin with copies of these; on the caller's stream, so that they may be forgotten afterwards."""
-        self.todo.clear()  # of a round that was stopped
+        """Copy these on the caller's stream, so that the caller may free them afterwards."""
+        self.todo.clear()  # left from an interrupted round
         self.results.clear()
-        self.recorder.join()
+        self.graphs.join()
         for mine, given in ((self.start, start), (self.theta, start), (self.fixed, fixed)):
             self._copy(mine, given)
-        self.recorder.follow()
+        self.graphs.follow()
 
     def train(self, client: Client, rnd: int, purpose: str) -> None:
-        """Get ready for the client's whole pass."""
+        """Queue the client's whole pass."""
         rows, crops, sizes = local.order(self.task, client, rnd, purpose)
-        noises = [local.draw(self.method, self.task, client, rnd, purpose, i) for i in range(len(sizes))]
-        replays = self._replays(sizes, noises)
+        draws = [local.draw(self.method, self.task, client, rnd, purpose, i) for i in range(len(sizes))]
+        replays = self._replays(sizes, draws)
         x, y = self.task.data.batch(rows, crops, self.task.dtype)
         self.x[: len(x)].copy_(x)
         self.y[: len(y)].copy_(y)
         self.rows.copy_(self.first)
         self.loss.zero_()
         self.rate.fill_(self.task.local.rate(rnd))
-        self.recorder.follow()
+        self.graphs.follow()
         self.length = len(sizes)
         self.todo.extend(replays)
 
     def advance(self) -> None:
-        """Give the card the next part of what is to be done, if there is more; returns at once."""
+        """Launch the next queued graph, if there is one; does not wait for it."""
         if self.todo:
-            with self.recorder.running():
+            with self.graphs.running():
                 self.todo.popleft()()
 
     def trained(self) -> tuple[Tree, Tensor]:
-        """The result of the pass, until the next one, and its mean loss."""
-        self.recorder.join()
+        """The trained tree, valid until the next pass, and the pass's mean loss."""
+        self.graphs.join()
         return self.theta, self.loss / self.length
 
     def test(self, client: Client, rule: str, select: str) -> None:
-        """Get ready for the test of the client's model: as received, or as trained by what was asked before."""
+        """Queue a test of the client's model: the received one, or the one that the queued pass trains."""
         parts = [local.sent(self.task.data.rows(client.id, part), self.device) for part in ("val", "test")]
         key = (len(parts[0]), len(parts[1]), rule == "received", select)
         if key not in self.tests:
             trained = self.start if rule == "received" else self.theta
-            self.tests[key] = self._record_test(parts, trained, select)
+            self.tests[key] = self._capture_test(parts, trained, select)
         test = self.results[rule] = self.tests[key]
         for mine, given in zip(test.rows, parts, strict=True):
             mine.copy_(given)
-        self.recorder.follow()
+        self.graphs.follow()
         self.todo.append(test.replay)
 
     def tested(self) -> Results:
-        """What the tests since `load` found."""
-        self.recorder.join()
+        """The results of the tests since `load`."""
+        self.graphs.join()
         return {rule: (test.alphas, test.outcome.clone()) for rule, test in self.results.items()}
 
     @torch.no_grad()
@@ -120,21 +120,21 @@ class Program:
         if mine:
             torch._foreach_copy_(list(mine.values()), [given[k] for k in mine])
 
-    def _replays(self, sizes: list[int], noises: list[Tree]) -> list[Replay]:
-        """What to replay for these steps; records what is new."""
-        # What a step draws decides shapes, and so makes another graph.
-        keys = [(size, *((k, v.item()) for k, v in noise.items())) for size, noise in zip(sizes, noises, strict=True)]
+    def _replays(self, sizes: list[int], draws: list[Tree]) -> list[Replay]:
+        """The graphs to replay for these steps; captures new ones."""
+        # Draws may decide shapes, so that each value of them needs a graph of its own.
+        keys = [(size, *((k, v.item()) for k, v in drawn.items())) for size, drawn in zip(sizes, draws, strict=True)]
         replays, at = [], 0
         for key, run in groupby(keys):
             length = len(list(run))
             for count, times in zip((IN_A_ROW, 1), divmod(length, IN_A_ROW), strict=True):
                 if times:
-                    replays += [self._steps(key, sizes[at], noises[at], count)] * times
+                    replays += [self._steps(key, sizes[at], draws[at], count)] * times
             at += length
         return replays
 
-    def _steps(self, key: Hashable, size: int, noise: Tree, count: int) -> Replay:
-        """So many equal steps in a row."""
+    def _steps(self, key: Hashable, size: int, drawn: Tree, count: int) -> Replay:
+        """The graph of `count` equal consecutive steps."""
         if (key, count) in self.steps:
             return self.steps[key, count]
 
@@ -144,7 +144,7 @@ class Program:
                 batch = (self.x.index_select(0, rows), self.y.index_select(0, rows))
                 theta = self.packed.tree()
                 self.loss += local.descend(
-                    self.method, self.task, self.width, theta, self.fixed, batch, noise, self.sgd, self.rate
+                    self.method, self.task, self.width, theta, self.fixed, batch, drawn, self.sgd, self.rate
                 )
                 self.rows += size
 
@@ -153,15 +153,15 @@ class Program:
             steps()
 
         if count == 1:
-            replay = self.recorder.record(steps, trial)
-            self._copy(self.theta, self.start)  # trials were real steps
+            replay = self.graphs.capture(steps, trial)
+            self._copy(self.theta, self.start)  # trials have changed the parameters
         else:
-            self._steps(key, size, noise, 1)
-            replay = self.recorder.record(steps)
+            self._steps(key, size, drawn, 1)
+            replay = self.graphs.capture(steps)
         self.steps[key, count] = replay
         return replay
 
-    def _record_test(self, parts: list[Tensor], trained: Tree, select: str) -> Test:
+    def _capture_test(self, parts: list[Tensor], trained: Tree, select: str) -> Test:
         rows = (parts[0].clone(), parts[1].clone())
         alphas: list[float] = []
         outcome = torch.zeros(5, dtype=torch.float64, device=self.device)
@@ -173,11 +173,11 @@ class Program:
             alphas[:] = by_alpha
             val = local.tally(self.method, self.task, self.width, candidates, rows[0])
             best = local.choose(val, select).view(1)
-            # The host does not know which one was chosen: the card picks its parameters.
+            # The GPU picks the parameters, because the host does not know which candidate was chosen.
             chosen = {k: torch.stack([c[k] for c in candidates]).index_select(0, best)[0] for k in candidates[0]}
             test = local.tally(self.method, self.task, self.width, [chosen], rows[1])
             outcome.copy_(torch.cat([best, val.index_select(0, best)[0], test[0]]))
 
-        if self.task.data.travels:  # a graph cannot fetch rows from the host
+        if self.task.data.travels:  # a graph cannot copy rows from the host
             return Test(test, alphas, outcome, rows)
-        return Test(self.recorder.record(test, test), alphas, outcome, rows)
+        return Test(self.graphs.capture(test, test), alphas, outcome, rows)

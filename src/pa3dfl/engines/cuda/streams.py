@@ -1,11 +1,11 @@
-"""Clients side by side on a GPU, each a program on a stream of its own.
+"""Runs clients concurrently on a GPU, each as a program on a stream of its own.
 
-A program serves every client of its width, one after another, so that a cohort needs as many of a width as it has
-clients of it. They may run at the same time because no two of them share anything (`recorder.py`), and what one client
-trains depends on no other: in which order the card gets to them changes no result.
+A program serves clients of its width, one after another; concurrent clients of a width need a program each. Programs
+may run concurrently because they share nothing (`graphs.py`). Clients do not depend on each other, so that the order in
+which the GPU runs them changes no result.
 
-They are given work in turns. The card takes only so much from one stream before the host has to wait: clients of a
-large network that were given all of theirs at once would run one after another.
+The host launches one graph per client in turn. A stream's launch queue is limited, and the host blocks when it is full:
+with all of one client's graphs launched at once, clients of a large network would run one after another.
 """
 
 import os
@@ -19,14 +19,14 @@ from pa3dfl.core.tree import Tree
 from pa3dfl.engines.cuda.memory import Memory
 from pa3dfl.engines.cuda.program import Program
 from pa3dfl.methods import Method
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
-# As many hardware queues as PyTorch has streams: with the usual 8, work that could run side by side stands in line.
-# CUDA reads it when it starts.
+# As many hardware queues as PyTorch has streams: with the default of 8, concurrent work waits in shared queues.
+# CUDA reads this variable when it starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 Job = tuple[Client, Tree, Tree]
-"""A client, what it starts from, and what stays fixed."""
+"""A client with its trainable and its fixed tree."""
 Running = list[tuple[Client, Program]]
 
 
@@ -40,7 +40,7 @@ class Streams:
     def beside(
         self, method: Method, task: Task, jobs: Iterable[Job], play: Callable[[Program, Client], None]
     ) -> Iterator[tuple[Client, Program]]:
-        """Do every job, as many at a time as fit; yields each with its program, to be read at once."""
+        """Do all jobs, as many at a time as fit. Read the results of each yielded program before the next one."""
         if self._of != (method, task):
             self._of, self.programs = (method, task), []
         running: Running = []
@@ -48,14 +48,14 @@ class Streams:
             while True:
                 program = self._idle(client.width, [p for _, p in running])
                 if len(running) < self.at_once and (
-                    program is not None or self._memory.has_room(client.width, self.programs)
+                    program is not None or self._memory.fits(client.width, self.programs)
                 ):
                     break
                 if not running:
-                    self.programs.clear()  # of widths that others need now
+                    self.programs.clear()  # free programs of other widths
                     torch.cuda.empty_cache()
                     break
-                yield _first(running)  # one goes, one comes
+                yield _first(running)
             try:
                 if program is None:
                     program = Program(method, task, client.width, start, fixed)
@@ -69,7 +69,7 @@ class Streams:
                 ) from None
             running.append((client, program))
             for _, begun in running:
-                if begun.recorder.idle():
+                if begun.graphs.idle():
                     begun.advance()
         while running:
             yield _first(running)
@@ -82,7 +82,7 @@ class Streams:
 
 
 def _first(running: Running) -> tuple[Client, Program]:
-    """Takes the first out, when the card has been given all of its work."""
+    """Remove and return the first client, after all of its graphs were launched."""
     while running[0][1].todo:
         for _, program in running:
             program.advance()

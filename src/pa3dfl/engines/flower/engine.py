@@ -16,7 +16,7 @@ from pa3dfl.engines.flower.wire import Facts, Refused, number, pack, read_facts,
 from pa3dfl.engines.guard import Guard, Rejected, Spec
 from pa3dfl.engines.sequential import CHUNK
 from pa3dfl.methods import Score, Update
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 POLL_SECONDS = 0.1
 RECORD, RECEIPT = "pa3dfl", "round"

@@ -9,7 +9,7 @@ from pa3dfl.engines.flower.shelf import Shelf
 from pa3dfl.engines.flower.wire import Facts, Refused, pack, unpack, whole
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Score
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 
 @dataclass(frozen=True)

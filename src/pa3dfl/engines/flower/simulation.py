@@ -27,7 +27,7 @@ from pa3dfl.engines.flower.wire import Facts, read_facts, write_facts
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Score
 from pa3dfl.methods.assembly import configure, flat, folder_of, make_method, make_task
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Task
 
 client_app = ClientApp()
 

@@ -21,7 +21,7 @@ from pa3dfl.experiments.reproduce import machine, records
 from pa3dfl.experiments.reproduce.drawing import legend, panels, plot, save
 from pa3dfl.methods import assembly
 from pa3dfl.methods.pa3dfl.method import HN, Pa3dFL, U
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 CLIENTS, ROWS, ROUNDS = 8, 20, 60
 GAMMA, ETA, DECAY = 1.0, 0.004, 0.98

@@ -20,8 +20,7 @@ from pa3dfl.experiments.reproduce.markdown import EMPTY, table
 from pa3dfl.methods import assembly
 from pa3dfl.methods.common.hypernetwork import HyperNetwork
 from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, hypernetwork, layout
-from pa3dfl.methods.sizes import blank_task
-from pa3dfl.methods.task import Client
+from pa3dfl.methods.problem import Problem
 
 MODELS = {"cnn-cifar100": ((3, 32, 32), 100), "resnet18-gn": ((3, 32, 32), 10)}
 DEPTHS = (1, 2, 3)
@@ -36,11 +35,11 @@ def measure(name: str, device: torch.device, depths: Sequence[int] = DEPTHS) -> 
     """Seconds of [generation, optimisation] by depth of a (64, 64, depth) encoder; medians, Hetero."""
     method = Pa3dFL(embedding=64, hidden=64)
     model = assembly.make_model(name, method, *MODELS[name], P_MIN)
-    task = blank_task(model, P_MIN, Client(0, Fraction(1), Fraction(1), 1))
+    problem = Problem(model, P_MIN, 0, torch.device("cpu"))
     widths = [width_of(r, P_MIN) for r in capacities("hetero", CLIENTS, 0)]
     ids = list(range(0, CLIENTS, CLIENTS // SAMPLED))
-    shapes = [layout(method, task).personal_shapes(widths[i], HEAD) for i in ids]
-    base = hypernetwork(method, task)
+    shapes = [layout(method, problem).personal_shapes(widths[i], HEAD) for i in ids]
+    base = hypernetwork(method, problem)
     # Decoders are gigabytes and the same at every depth: they are made once.
     whole = {k: v.to(device) for k, v in base.init(CLIENTS, seed=0).items()}
     found = []
@@ -80,8 +79,8 @@ def needed(name: str) -> int:
     """Bytes of the decoders, which are nearly all there is, and half as much for what is generated."""
     method = Pa3dFL(embedding=64, hidden=64)
     model = assembly.make_model(name, method, *MODELS[name], P_MIN)
-    task = blank_task(model, P_MIN, Client(0, Fraction(1), Fraction(1), 1))
-    return int(1.5 * 4 * 65 * sum(out.numel for out in hypernetwork(method, task).outputs.values()))
+    problem = Problem(model, P_MIN, 0, torch.device("cpu"))
+    return int(1.5 * 4 * 65 * sum(out.numel for out in hypernetwork(method, problem).outputs.values()))
 
 
 def free_bytes() -> int | None:

@@ -14,7 +14,7 @@ from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, records
 from pa3dfl.federation.federation import Federation
 from pa3dfl.methods import assembly
-from pa3dfl.methods.task import Client
+from pa3dfl.methods.problem import Client
 from pa3dfl.runs.format import RunDirectory
 
 PROBES = 4

@@ -1,1 +1,4 @@
-"""What several methods build on: slices of a full model, hyper-networks, factored layers."""
+"""What several methods share: widths, heads, slices of models, weights in factors, the hyper-network.
+
+Uses models and core, and knows no method.
+"""

@@ -1,7 +1,7 @@
-"""A weight kept in factors, and applied to a batch in the order that takes fewer multiply-adds.
+"""Weights in factors, which a layer applies to a batch in the order with fewer multiply-adds.
 
-A layer can recover its weight and then work as usual, or apply one factor after the other: which is cheaper is
-known from shapes alone. Either way, taps that only ever meet padding are left out (`models/convolution.py`).
+A layer can recover the plain weight first, or apply one factor after the other. Shapes alone decide which is cheaper.
+Both orders leave out kernel positions that read only padding (`models/convolution.py`).
 """
 
 from abc import abstractmethod
@@ -19,20 +19,20 @@ from pa3dfl.models.convolution import CONVOLUTIONS, Window, live_taps, pointwise
 
 ORDERS = ("auto", "recover", "factors")
 Apply = Callable[[Tensor, Tensor], Tensor]
-"""What a layer does with a batch and a weight: its stride, padding and dilation, without its bias."""
+"""A layer as a function of a batch and a weight: with its stride, padding and dilation, without its bias."""
 _NOTHING = torch.empty(0, device="meta")
 
 
 class Factored(Tensor):
-    """Stands where a layer expects its weight.
+    """Factors in the place of a layer's weight.
 
-    Convolutions and linear layers apply it by `order`. To everything else it is the recovered weight, so that
-    a network may do with its weights whatever it likes.
+    Convolutions and linear layers apply the factors by `order`. Every other function gets the recovered weight, so that
+    a network may use its weights in any way.
     """
 
     order: str
     shape_of: tuple[int, ...]
-    """Of the weight; `shape` would recover it first."""
+    """The weight's shape; the attribute `shape` would recover the weight first."""
 
     def __new__(cls, order: str, shape: tuple[int, ...]) -> Self:
         made: Self = Tensor._make_subclass(cls, _NOTHING)
@@ -41,19 +41,19 @@ class Factored(Tensor):
 
     @abstractmethod
     def recover(self, window: Window = ()) -> Tensor:
-        """The plain weight, of the taps in a window of the kernel."""
+        """The plain weight, with the taps in a window of the kernel."""
 
     @abstractmethod
     def in_turn(self, x: Tensor, window: Window, spatial: Apply, pointwise: Apply) -> Tensor:
-        """One factor after the other; `pointwise` is the same kind of layer with one tap, stride 1 and no padding."""
+        """Apply one factor after the other. `pointwise` is the layer with one tap, stride 1 and no padding."""
 
-    @abstractmethod
     def to_recover(self, taps: int) -> int:
-        """Multiply-adds of recovering so many taps, once for a batch."""
+        """Multiply-adds to recover `taps` taps, once per batch. Needed for the order "auto"."""
+        raise NotImplementedError
 
-    @abstractmethod
     def in_turn_each(self, taps: int, pixels: int, results: int) -> int:
-        """Multiply-adds of one factor after the other for each sample, from `pixels` to `results` positions."""
+        """Multiply-adds of `in_turn` per sample, from `pixels` to `results` positions. Needed for the order "auto"."""
+        raise NotImplementedError
 
     def recovery_wins(self, samples: int, taps: int, pixels: int, results: int) -> bool:
         if self.order != "auto":
@@ -91,7 +91,7 @@ def _convolve(
     def spatial(x: Tensor, w: Tensor, b: Tensor | None = None, groups: int = 1) -> Tensor:
         return live.apply(func, x, w, b, dilation, groups)
 
-    # A grouped convolution has no factored form: its weight sees a part of the inputs.
+    # A grouped convolution has no factored form, because its weight covers only a part of the inputs.
     if groups > 1 or weight.recovery_wins(input.shape[0], live.taps, live.pixels, live.results):
         return spatial(input, weight.recover(live.window), bias, groups)
     y = weight.in_turn(input, live.window, spatial, partial(pointwise, func))

@@ -1,13 +1,12 @@
 """The hyper-network: client embeddings in, personal parameters out (paper, equations `eq_gen`, `eq_updatehn`).
 
-Embeddings E (N, d) pass an MLP encoder to E' (N, h); per output l, e_i^(l) = softmax(E'e'_i/τ_l) E'
-mixes similar clients, and a linear decoder maps the mix to the (full-size, later pruned) output. All N
-embeddings take part in every mix, so that all of them receive gradient, sampled or not. Without attention
-e_i^(l) is the encoder's output for client i as it is.
+An MLP encoder maps embeddings E (N, d) to E' (N, h). For each output l, e_i^(l) = softmax(E'e'_i/τ_l) E' mixes similar
+clients, and a linear decoder maps this mix to the output, which is generated in full and then pruned. All N embeddings
+take part in every mix, so that all of them receive gradients, also those of clients that were not sampled. Without
+attention, e_i^(l) is the encoder's output for client i.
 
-A decoder has h numbers for each generated one: 1.3-1.7 G of them for ResNet-18. Its gradient is a product
-of two thin matrices, so that neither the gradient nor the generated parameters of more than one layer
-ever exist in full (`pa3dfl.methods.common.decoders`).
+A decoder has h weights per generated parameter: 1.3-1.7 G for ResNet-18. Its gradient is a product of two thin
+matrices. Neither the gradient nor the generated parameters of more than one layer ever exist in full (`decoders`).
 """
 
 import itertools
@@ -20,16 +19,16 @@ from torch import Tensor
 
 from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, leading
-from pa3dfl.methods.common.decoders import Decoder, Held, Room, Shape, plain, suited
+from pa3dfl.methods.common.decoders import Decoder, Held, Shape, Unfilled, plain, suited
 
-# Attention weights (outputs × clients × all clients) that may exist: more take longer to write and read than to make
-# again, and those of a thousand clients among a million would be 4 GB for each output.
+# The largest number of attention weights (outputs × clients × all clients) to store. Beyond it, computing them again is
+# faster than storing them; for a thousand clients among a million they would take 4 GB per output.
 ATTENTION = 2**20
 
 
 @dataclass(frozen=True)
 class Output:
-    """One generated tensor: its full shape and the deviation of its entries at the start."""
+    """One generated tensor: its full shape, and the standard deviation of its initial entries."""
 
     shape: Shape
     std: float
@@ -41,7 +40,7 @@ class Output:
 
 @dataclass(frozen=True)
 class HyperNetwork:
-    """Sizes and rates; the numbers themselves live in a tree, in the server's state."""
+    """Sizes and step sizes. The parameters are a tree in the server's state."""
 
     outputs: Mapping[str, Output]
     embedding: int
@@ -67,7 +66,7 @@ class HyperNetwork:
         if self.attention:
             tree["tau"] = torch.full((len(self.outputs),), self.tau)
         for name, out in self.outputs.items():
-            # The bias is the start common to all clients, the weight makes them differ a little.
+            # The bias is the common start of all clients; the weight adds small differences.
             tree[f"decoder.{name}.bias"] = normal(f"{name}.bias", out.numel, std=out.std)
             tree[f"decoder.{name}.weight"] = normal(f"{name}.weight", out.numel, self.hidden, std=out.std / 10)
         return tree
@@ -81,21 +80,21 @@ class HyperNetwork:
                 encoded = F.relu(encoded)
         if not self.attention:
             return encoded[ids].expand(len(self.outputs), -1, -1)
-        # Length one: the temperature alone then decides how much clients share.
+        # Normalised, so that the temperature alone decides how much clients share.
         encoded = F.normalize(encoded, dim=1)
         few = len(self.outputs) * len(ids) * len(encoded) <= ATTENTION
-        return (_attend if few else _attend_in_passing)(encoded, ids, tree["tau"])
+        return (_attend if few else _attend_in_blocks)(encoded, ids, tree["tau"])
 
     def generate(self, tree: Tree, ids: list[int], shapes: Sequence[Mapping[str, Shape]]) -> list[Tree]:
         """Personal parameters of the given clients, pruned to their leading entries."""
-        rooms: list[Held] = [Room([own[k] for k in self.outputs], tree["embeddings"]) for own in shapes]
+        held: list[Held] = [Unfilled([own[k] for k in self.outputs], tree["embeddings"]) for own in shapes]
         with torch.no_grad():
             decoders = self._decoders(tree, self.mixes(tree, ids))
-            suited(decoders, rooms).decode(decoders, rooms)
-        return [dict(zip(self.outputs, room.tensors, strict=True)) for room in rooms]
+            suited(decoders, held).decode(decoders, held)
+        return [dict(zip(self.outputs, own.tensors, strict=True)) for own in held]
 
     def gradient(self, tree: Tree, ids: list[int], trained: list[Tree]) -> Tree:
-        """∂/∂φ of 1/m Σ ½‖generated − trained‖² by autograd: the definition that `update` must equal."""
+        """∂/∂φ of 1/m Σ ½‖generated − trained‖² by autograd: the definition of the gradient in `update`."""
         params = {k: v.detach().requires_grad_() for k, v in tree.items()}
         loss = params["embeddings"].new_zeros(())
         for (name, out), mix in zip(self.outputs.items(), self.mixes(params, ids), strict=True):
@@ -106,9 +105,9 @@ class HyperNetwork:
         return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
 
     def update(self, tree: Tree, ids: list[int], trained: list[Tree]) -> float:
-        """One SGD step on that loss, in place; returns the gradient's norm before clipping.
+        """One step of SGD on the loss of `gradient`, in place; returns the gradient's norm before clipping.
 
-        `trained` is consumed: its tensors are overwritten with trained − generated.
+        Overwrites the tensors of `trained` with trained − generated.
         """
         m = len(ids)
         # Sorted: a tree from a checkpoint may have another order, which changes the last bits of the norm.
@@ -116,14 +115,14 @@ class HyperNetwork:
         mixes = self.mixes(small, ids)
         decoders, pace = self._decoders(tree, mixes.detach()), self.rate / m
         held = [Held([mine[k] for k in self.outputs]) for mine in trained]
-        # Decoders step at once, so that each is read and written once: the norm is seldom too large.
+        # Decoders step before the norm is known, so that each is read and written once. The norm is seldom too large.
         slopes, squares = suited(decoders, held).learn(decoders, held, pace)
         gradients = torch.autograd.grad(mixes, list(small.values()), slopes / -m)
         norms = torch.stack([squares.clamp(min=0).sqrt() / m, *torch._foreach_norm(gradients)])
         norm = float(torch.linalg.vector_norm(norms))
         scale = min(1.0, self.clip_norm / norm) if self.clip_norm and norm > 0 else 1.0
         if scale < 1:
-            plain.step(decoders, held, pace * (scale - 1))  # what was too much is taken back
+            plain.step(decoders, held, pace * (scale - 1))  # undo the part beyond the clip norm
         torch._foreach_add_([tree[k] for k in small], gradients, alpha=-self.encoder_rate * scale)
         if self.attention:
             tree["tau"].clamp_(min=self.tau_min)
@@ -143,7 +142,7 @@ def _attend(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:
     return torch.softmax(similarity / tau[:, None, None], -1) @ encoded
 
 
-def _attend_in_passing(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:
-    """The same, with weights that exist a block at a time, in the gradient too: several times as fast among many."""
-    queries, everybody = encoded[ids] / tau[:, None, None], encoded.expand(1, len(tau), -1, -1)
-    return F.scaled_dot_product_attention(queries[None], everybody, everybody, scale=1.0)[0]
+def _attend_in_blocks(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:
+    """The same result with attention in blocks, also in the gradient: several times as fast with many clients."""
+    queries, keys = encoded[ids] / tau[:, None, None], encoded.expand(1, len(tau), -1, -1)
+    return F.scaled_dot_product_attention(queries[None], keys, keys, scale=1.0)[0]

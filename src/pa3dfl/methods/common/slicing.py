@@ -1,7 +1,7 @@
-"""Submodels as slices of the full model: which entries a client holds, and how slices are put back together.
+"""Submodels as slices of the full model: which entries a client holds, and how slices are merged.
 
-A place is an index of a tensor: leading slices in every dimension, or sets of positions for a window of
-channels that has rolled on. Cutting is `tensor[place]`, pasting is the same on the left-hand side.
+A place is an index into a tensor: leading slices in every dimension, or sets of positions for chosen channels. `cut`
+reads `tensor[place]`; `merge` writes to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,14 @@ def leading_places(model: Model, width: Fraction) -> Places:
 def rolling_places(model: Model, width: Fraction, offset: int, device: torch.device) -> Places:
     """The window of p·T channels that starts at `offset`, modulo T, in every layer of T channels.
 
-    A window depends on T alone, so that an output and the input it feeds hold the same channels, and so do
-    tensors that are added to each other: a layer's inputs follow from those before it without a graph.
+    The window depends on T alone. Therefore an output and the input that it feeds hold the same channels, and so do
+    tensors that are added to each other; no graph of the network is needed.
     """
     whole, columns = model.shapes(Fraction(1)), columns_per_channel(model)
     places: Places = {}
     for k, shape in model.shapes(width).items():
         scaled = [d for d, (n, full) in enumerate(zip(shape, whole[k], strict=True)) if n < full]
-        indexed = max(scaled, default=-1) + 1  # the dimensions after the last scaled one are kept as they are
+        indexed = max(scaled, default=-1) + 1  # dimensions after the last scaled one are kept whole
         sets = []
         for d in range(indexed):
             each = columns.get(k, 1) if d == 1 else 1
@@ -76,9 +76,9 @@ def window(size: int, held: int, offset: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def columns_per_channel(model: Model) -> dict[str, int]:
-    """How many input columns of a linear layer belong to one channel: the pixels, after convolutions.
+    """The number of input columns of a linear layer that belong to one channel: after convolutions, its pixels.
 
-    Features are flattened channel first, so that channel c of P pixels is the columns c·P to c·P + P − 1.
+    Features are flattened channel first, so that channel c of P pixels has the columns c·P to c·P + P − 1.
     """
     shapes = model.shapes(Fraction(1))
     columns: dict[str, int] = {}
@@ -105,7 +105,7 @@ def merge(server: Tree, trees: Sequence[Tree], places: Sequence[Places], weights
     """The full model with every entry replaced by its mean over the slices that hold it."""
     if not all(isinstance(d, slice) for of in places for place in of.values() for d in place):
         return {k: entrywise_mean(v, [t[k] for t in trees], [p[k] for p in places], weights) for k, v in server.items()}
-    # The same with all tensors of a client in one operation, and of equal slices only their weights summed.
+    # The same result, with one operation for all tensors of a client, and one for all clients with equal slices.
     total, held = ({k: torch.zeros_like(v) for k, v in server.items()} for _ in range(2))
     together: dict[int, tuple[Places, float]] = {}
     for tree, of, weight in zip(trees, places, weights, strict=True):
@@ -119,16 +119,16 @@ def merge(server: Tree, trees: Sequence[Tree], places: Sequence[Places], weights
 def entrywise_mean(
     old: Tensor, parts: Sequence[Tensor], places: Sequence[Place], weights: Sequence[float | Tensor]
 ) -> Tensor:
-    """Each entry's weighted mean over the parts that hold it; what nobody holds keeps its old value.
+    """Each entry's weighted mean over the parts that hold it; an entry that no part holds keeps its old value.
 
-    A weight is a number, or a tensor that broadcasts over its part: zero where the part does not count.
+    A weight is a number, or a tensor that broadcasts over its part and is zero where the part does not count.
     """
     total, held = torch.zeros_like(old), torch.zeros_like(old)
     for part, place, weight in zip(parts, places, weights, strict=True):
         if isinstance(weight, Tensor) or not all(isinstance(d, slice) for d in place):
             total[place] += part * weight
             held[place] += weight
-        else:  # the same in half as many operations
+        else:  # the same result in half as many operations
             total[place].add_(part, alpha=weight)
             held[place].add_(weight)
     return _mean(total, held, old)

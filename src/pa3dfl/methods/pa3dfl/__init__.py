@@ -1,4 +1,4 @@
-"""Pa3dFL: the method, its decomposition, its general parameters, and its ablations."""
+"""Pa3dFL: the method, its decomposition of layers, the parameters that all clients share, and the ablations."""
 
 from pa3dfl.methods.pa3dfl.method import Pa3dFL
 

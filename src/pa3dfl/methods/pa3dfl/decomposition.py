@@ -2,11 +2,11 @@
 
 A weight with T outputs, S inputs and k taps (k² of them in a square kernel, 1 in a linear layer) is the product of
 
-- `theta_u`, general, shape (R1·k, R2): rows u_1..u_R1, each (k, R2), the same for every width;
+- `theta_u`, general, shape (R1·k, R2): rows u_1..u_R1, each (k, R2), equal at every width;
 - `theta_v`, personal, shape (T/R1, R2, S): blocks v_1..v_{T/R1}, each (R2, S).
 
-Output channel (i, j) = u_i v_j has index c = j·R1 + i, so that dropping the last blocks keeps the leading
-channels, and a client of width p holds `theta_v[: pT/R1, :, : pS]`.
+Output channel (i, j) = u_i v_j has index c = j·R1 + i. Dropping the last blocks therefore keeps the leading channels:
+a client of width p holds `theta_v[: pT/R1, :, : pS]`.
 """
 
 import math
@@ -20,15 +20,16 @@ from torch.autograd.function import once_differentiable
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
-from pa3dfl.methods.common.contraction import Apply, Factored, Window
+from pa3dfl.methods.common.contraction import Apply, Factored
 from pa3dfl.models import Model
+from pa3dfl.models.convolution import Window
 
 R2_RULES = ("max", "paper")
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How one layer is decomposed; `outputs` and `inputs` are those of the full layer."""
+    """The decomposition of one layer; `outputs` and `inputs` are those of the full layer."""
 
     name: str
     outputs: int
@@ -53,7 +54,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Layout:
-    """A model taken apart: decomposed layers, the head, and what is neither (biases, norms)."""
+    """The decomposition of a model: its decomposed layers, its head, and the other parameters (biases, norms)."""
 
     model: Model
     layers: tuple[LayerPlan, ...]
@@ -61,16 +62,16 @@ class Layout:
     head: dict[str, tuple[int, ...]]
 
     def v_shapes(self, width: Fraction) -> dict[str, tuple[int, ...]]:
-        """Shapes of θ_v of each layer at a width."""
+        """The shape of each layer's θ_v at a width."""
         own = self.model.shapes(width)
         return {layer.name: layer.v_shape(own[f"{layer.name}.weight"]) for layer in self.layers}
 
     def personal_shapes(self, width: Fraction, head: str) -> dict[str, tuple[int, ...]]:
-        """The same with the local head, whose names begin with `head`."""
+        """These shapes and those of the local head, whose names begin with `head`."""
         return self.v_shapes(width) | {head + k: shape for k, shape in self.head.items()}
 
     def weights(self, u: Tree, v: Tree, order: str = "recover") -> Tree:
-        """Weights of the decomposed layers: plain ones, or in factors that the layers apply by `order`."""
+        """Weights of the decomposed layers: plain, or as factors that the layers apply by `order`."""
         if order == "recover":
             return {f"{layer.name}.weight": recover(layer, u[layer.name], v[layer.name]) for layer in self.layers}
         return {f"{own.name}.weight": Decomposed(order, own, u[own.name], v[own.name]) for own in self.layers}
@@ -103,10 +104,10 @@ def take_apart(model: Model, p_min: Fraction, r2_rule: str = "max", r2_scale: fl
 
 
 def recover(layer: LayerPlan, theta_u: Tensor, theta_v: Tensor) -> Tensor:
-    """The plain weight of as many outputs and inputs as θ_v holds.
+    """The plain weight, with as many outputs and inputs as θ_v holds.
 
-    One product per block gives (T/R1, R1·k, S): memory in the order output, taps, input, which is the
-    channels-last layout of a convolution weight, so that nothing is copied.
+    One product per block gives (T/R1, R1·k, S). In memory this is the order output, taps, input: the channels-last
+    layout of a convolution weight, so that no copy is needed.
     """
     return _recover(theta_u, theta_v, layer.kernel)
 
@@ -117,10 +118,10 @@ def _recover(theta_u: Tensor, theta_v: Tensor, kernel: tuple[int, ...]) -> Tenso
 
 
 class Decomposed(Factored):
-    """θ_u and θ_v as a weight.
+    """θ_u and θ_v in the place of a weight.
 
-    By factors, θ_v goes first, as a layer of one tap with T/R1 groups of R2 outputs. θ_u is the same for all
-    groups, which therefore stand beside each other as rows of a batch.
+    Applied by factors, θ_v comes first, as a layer of one tap with T/R1 groups of R2 outputs. All groups share θ_u, so
+    they become rows of a batch.
     """
 
     layer: LayerPlan
@@ -144,7 +145,8 @@ class Decomposed(Factored):
         if not self.layer.kernel:
             return spatial(y.unflatten(-1, (groups, R2)), self.u).flatten(-2)
         y = spatial(y.unflatten(1, (groups, R2)).flatten(0, 1), self._taps(window).movedim(-1, 1))
-        return y.unflatten(0, (-1, groups)).flatten(1, 2)
+        joined: Tensor = y.unflatten(0, (-1, groups)).flatten(1, 2)
+        return joined
 
     def to_recover(self, taps: int) -> int:
         return self.layer.R1 * taps * self.v.numel()
@@ -158,12 +160,14 @@ class Decomposed(Factored):
 
 
 def off_diagonal(*factors: Tensor) -> Tensor:
-    """Σ ‖S − diag S‖² with S = θ_uᵀθ_u (equation `eq_reg`): how far the columns of each θ_u are from orthogonal."""
-    return sum((_Overlap.apply(u) for u in factors[1:]), _Overlap.apply(factors[0]))
+    """Σ ‖S − diag S‖² with S = θ_uᵀθ_u (equation `eq_reg`): 0 if the columns of each θ_u are orthogonal."""
+    first, *others = [_Overlap.apply(u) for u in factors]
+    total: Tensor = sum(others, first)
+    return total
 
 
 class _Overlap(torch.autograd.Function):
-    """With its derivative written down: autograd's takes three times as many operations, a fifth of a small step's."""
+    """Has an explicit derivative: autograd's takes three times as many operations, which is a fifth of a small step."""
 
     @staticmethod
     def forward(ctx: Any, theta_u: Tensor) -> Tensor:
@@ -172,7 +176,7 @@ class _Overlap(torch.autograd.Function):
             off = (theta_u.T @ theta_u).to(theta_u.dtype).fill_diagonal_(0)
             ctx.save_for_backward(theta_u, off)
             return off.square().sum()
-        # θ_uθ_uᵀ has the norm of S and is smaller.
+        # θ_uθ_uᵀ has the same norm as S and is smaller.
         gram, diagonal = (theta_u @ theta_u.T).to(theta_u.dtype), theta_u.square().sum(0)
         ctx.save_for_backward(theta_u, gram, diagonal)
         return gram.square().sum() - diagonal.square().sum()

@@ -1,4 +1,4 @@
-"""What all clients of Pa3dFL share: general parameters θ_u in full, biases and norms, pruned to each width, heads."""
+"""The parts of Pa3dFL that all clients share: θ_u in full, biases and norms pruned to each width, and the heads."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from pa3dfl.models import Model
 
 U, PLAIN = "theta_u/", "plain/"
 
-# So many features a local head can take at full step: those of the CNNs.
+# The largest feature count at which local heads are stable with the full step size (that of the CNNs).
 STEADY = 192
 
 
 def fresh(parts: Layout, seed: int, gains: Mapping[str, float]) -> Tree:
-    """At the start; `gains` holds factors on some of the norms."""
+    """The initial θ_u, biases and norms; `gains` holds factors on some of the norms."""
     tree: Tree = {}
     for layer in parts.layers:
         g = generator(seed, f"theta_u:{layer.name}")
@@ -29,30 +29,30 @@ def fresh(parts: Layout, seed: int, gains: Mapping[str, float]) -> Tree:
 
 
 def part(model: Model, server: Tree, width: Fraction) -> Tree:
-    """What a client of this width receives of it."""
+    """The part of the server's state that a client of this width receives."""
     return put(U, take(U, server)) | put(PLAIN, cut(take(PLAIN, server), leading_places(model, width)))
 
 
 def average(model: Model, server: Tree, trees: list[Tree], widths: list[Fraction]) -> Tree:
-    """The server's part after a round: each entry's mean over those who hold it, without weights."""
+    """The shared part after a round: each entry's unweighted mean over the clients that hold it."""
     plain, places = take(PLAIN, server), [leading_places(model, width) for width in widths]
     merged = merge(plain, [take(PLAIN, t) for t in trees], places, [1.0] * len(trees))
     return put(U, mean([take(U, t) for t in trees])) | put(PLAIN, merged)
 
 
 def random_head(shapes: Mapping[str, tuple[int, ...]], scale: float, seed: int) -> Tree:
-    """A head whose rows are uniform in ±scale/√features; 0: √3·ln(classes)."""
+    """A head with rows uniform in ±scale/√features; a scale of 0 means √3·ln(classes)."""
     head = {k: torch.zeros(shape) for k, shape in shapes.items()}
     classes, features = head["weight"].shape
-    # Rows then have a length of about ln(classes), the best of those tried on 10 and on 100 classes.
+    # The default gives rows of length about ln(classes), the best length of those tried on 10 and on 100 classes.
     bound = (scale or math.sqrt(3) * math.log(classes)) / math.sqrt(features)
     head["weight"].uniform_(-bound, bound, generator=generator(seed, "global head"))
     return head
 
 
 def local_weight(given: float, features: int) -> float:
-    """Of a local head's loss. Only that head is trained by it, so that this is a factor on its step.
+    """The weight of the local head's loss. This loss trains only that head, so the weight scales the head's step.
 
-    The squared length of many features makes a full step swing.
+    With many features, the squared length of a feature vector makes a full step oscillate.
     """
     return given or min(1.0, STEADY / features)

@@ -3,8 +3,8 @@
 Wang et al., "Selective Knowledge Sharing for Personalized Federated Learning Under Capacity Heterogeneity",
 2024. Every layer but the head is decomposed into general parameters θ_u, which all clients hold in full and
 average, and personal ones θ_v, which a hyper-network generates from client embeddings and prunes to the
-client's width. A random global head stays frozen; a local head comes from the hyper-network.
-Where the paper is silent or contradicts itself, docs/method.md says what is done here and why.
+client's width. A random global head stays frozen; a local head comes from the hyper-network. docs/method.md lists the
+decisions where the paper is silent or contradicts itself.
 """
 
 import math
@@ -20,10 +20,11 @@ from pa3dfl.core.tree import Tree, lerp, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.contraction import ORDERS
 from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output
+from pa3dfl.methods.common.widths import multiples
 from pa3dfl.methods.pa3dfl import general
 from pa3dfl.methods.pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, take_apart
 from pa3dfl.methods.pa3dfl.general import PLAIN, U
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Problem, Task
 from pa3dfl.models import start
 from pa3dfl.models.channels import feature_norms
 
@@ -35,7 +36,6 @@ class Pa3dFL(Method):
     name = "pa3dfl"
     summary = "general parameters averaged, personal ones from a hyper-network, pruned to each width"
     full_features = True
-    charged_order = "recover"
 
     lam: float = option(1e-3, "λ, weight of the orthogonality term of convolutions", at_least=0)
     embedding: int = option(64, "d, size of a client's embedding", at_least=1)
@@ -56,33 +56,35 @@ class Pa3dFL(Method):
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         # θ_v is pruned by whole blocks of R1 = T·p_min channels.
-        return [p // p_min * p_min for p in affordable]
+        return multiples(affordable, p_min)
 
-    def decompose(self, task: Task) -> Layout:
-        return take_apart(task.model, task.p_min, self.r2_rule, self.r2_scale)
+    def decompose(self, problem: Problem) -> Layout:
+        return take_apart(problem.model, problem.p_min, self.r2_rule, self.r2_scale)
 
-    def init_general(self, task: Task) -> Tree:
-        gains = dict.fromkeys(feature_norms(task.model), feature_gain(self, task))
-        return general.fresh(layout(self, task), task.seed, gains)
+    def init_general(self, problem: Problem) -> Tree:
+        gains = dict.fromkeys(feature_norms(problem.model), feature_gain(self, problem))
+        return general.fresh(layout(self, problem), problem.seed, gains)
 
     def init_server(self, task: Task) -> Tree:
         return self.init_general(task) | put(HN, hypernetwork(self, task).init(len(task.clients), task.seed))
 
-    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        shapes = [layout(self, task).personal_shapes(c.width, HEAD) for c in clients]
-        personal = hypernetwork(self, task).generate(take(HN, server), [c.id for c in clients], shapes)
-        return [general.part(task.model, server, c.width) | put(V, v) for c, v in zip(clients, personal, strict=True)]
+    def download(self, problem: Problem, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        shapes = [layout(self, problem).personal_shapes(c.width, HEAD) for c in clients]
+        personal = hypernetwork(self, problem).generate(take(HN, server), [c.id for c in clients], shapes)
+        return [
+            general.part(problem.model, server, c.width) | put(V, v) for c, v in zip(clients, personal, strict=True)
+        ]
 
-    def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
-        return down, global_head(self, task)
+    def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
+        return down, global_head(self, problem)
 
-    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
+    def loss(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, draws: Tree) -> Tensor:
         x, y = batch
-        features = self.encoder_forward(task, width, theta, fixed, x)
+        features = self.features(problem, width, theta, x)
         local = take(V + HEAD, theta)
         global_loss = F.cross_entropy(F.linear(features, fixed["weight"], fixed.get("bias")), y)
         local_loss = F.cross_entropy(F.linear(features.detach(), local["weight"], local.get("bias")), y)
-        kernels = [theta[U + layer.name] for layer in layout(self, task).layers if layer.kernel]
+        kernels = [theta[U + layer.name] for layer in layout(self, problem).layers if layer.kernel]
         overlap = self.lam * off_diagonal(*kernels) if self.lam and kernels else 0
         return global_loss + general.local_weight(self.local_weight, features.shape[1]) * local_loss + overlap
 
@@ -91,50 +93,50 @@ class Pa3dFL(Method):
         hypernetwork(self, task).update(take(HN, server), [u.client.id for u in updates], trained)
         return self.average(task, server, updates)
 
-    def average(self, task: Task, server: Tree, updates: list[Update]) -> Tree:
+    def average(self, problem: Problem, server: Tree, updates: list[Update]) -> Tree:
         trees, widths = [u.tree for u in updates], [u.client.width for u in updates]
-        return server | general.average(task.model, server, trees, widths)
+        return server | general.average(problem.model, server, trees, widths)
 
-    def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
-        """Parameters of the plain encoder."""
-        return layout(self, task).weights(take(U, theta), take(V, theta)) | take(PLAIN, theta)
+    def weights(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
+        """The parameters of the plain encoder."""
+        return layout(self, problem).weights(take(U, theta), take(V, theta)) | take(PLAIN, theta)
 
-    def encoder_forward(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, x: Tensor) -> Tensor:
-        decomposed = layout(self, task).weights(take(U, theta), take(V, theta), self.order)
-        return task.model.features(decomposed | take(PLAIN, theta), x, width)
+    def features(self, problem: Problem, width: Fraction, theta: Tree, x: Tensor) -> Tensor:
+        """The encoder's outputs for a batch; `order` says how decomposed layers are applied."""
+        decomposed = layout(self, problem).weights(take(U, theta), take(V, theta), self.order)
+        return problem.model.features(decomposed | take(PLAIN, theta), x, width)
 
-    def is_head(self, task: Task, name: str) -> bool:
-        return name.startswith(V + HEAD)
-
-    def personal(self, task: Task, width: Fraction, received: Tree, trained: Tree, fixed: Tree) -> dict[float, Tree]:
-        """From M0, as received with the global head, to M1, as trained with the local head."""
-        head = task.model.head + "."
-        m0 = self.weights(task, width, received, fixed) | put(head, fixed)
-        m1 = self.weights(task, width, trained, fixed) | put(head, take(V + HEAD, trained))
+    def personal(
+        self, problem: Problem, width: Fraction, received: Tree, trained: Tree, fixed: Tree
+    ) -> dict[float, Tree]:
+        """From M0 (the received encoder with the global head) to M1 (the trained encoder with the local head)."""
+        head = problem.model.head + "."
+        m0 = self.weights(problem, width, received, fixed) | put(head, fixed)
+        m1 = self.weights(problem, width, trained, fixed) | put(head, take(V + HEAD, trained))
         steps = self.line_search - 1
         return {i / steps: lerp(m0, m1, i / steps) for i in range(steps + 1)}
 
 
 @lru_cache(maxsize=16)
-def layout(method: Pa3dFL, task: Task) -> Layout:
-    return method.decompose(task)
+def layout(method: Pa3dFL, problem: Problem) -> Layout:
+    return method.decompose(problem)
 
 
-def feature_gain(method: Pa3dFL, task: Task) -> float:
-    """The frozen head is large: smaller features give it first logits of order one, and a calm start."""
-    return method.last_gain or 1 / math.log(task.model.classes)
+def feature_gain(method: Pa3dFL, problem: Problem) -> float:
+    """The frozen head has large weights; smaller features give initial logits of order one and a stable start."""
+    return method.last_gain or 1 / math.log(problem.model.classes)
 
 
 @lru_cache(maxsize=16)
-def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
-    outputs, rule = {}, task.model.rule
-    for layer in layout(m, task).layers:
+def hypernetwork(m: Pa3dFL, problem: Problem) -> HyperNetwork:
+    outputs, rule = {}, problem.model.rule
+    for layer in layout(m, problem).layers:
         # θ_u has variance 1/R2, so that the recovered weight has the deviation of θ_v.
         std = start.deviation(rule, layer.taps * layer.inputs)
-        if layer.name == task.model.layers[-1] and not feature_norms(task.model):
-            std *= feature_gain(m, task)
+        if layer.name == problem.model.layers[-1] and not feature_norms(problem.model):
+            std *= feature_gain(m, problem)
         outputs[layer.name] = Output(layer.v_shape(), std)
-    head = layout(m, task).head
+    head = layout(m, problem).head
     features = head["weight"][1]
     outputs[HEAD + "weight"] = Output(head["weight"], start.deviation(rule, features, head=True))
     if "bias" in head:
@@ -143,7 +145,7 @@ def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
 
 
 @lru_cache(maxsize=16)
-def global_head(method: Pa3dFL, task: Task) -> Tree:
-    """The frozen head, a function of the seed: every client can make it, so it is never sent."""
-    head = general.random_head(layout(method, task).head, method.head_scale, task.seed)
-    return {k: v.to(task.device, task.dtype) for k, v in head.items()}
+def global_head(method: Pa3dFL, problem: Problem) -> Tree:
+    """The frozen head: a function of the seed, so that each client makes it and nobody sends it."""
+    head = general.random_head(layout(method, problem).head, method.head_scale, problem.seed)
+    return {k: v.to(problem.device, problem.dtype) for k, v in head.items()}

@@ -1,4 +1,4 @@
-"""TailorFL: the method, and how important channels are to a client."""
+"""TailorFL: the method, and the importance of channels to a client."""
 
 from pa3dfl.methods.tailorfl.method import TailorFL
 

@@ -1,6 +1,6 @@
-"""Which channels a client keeps: how important they are to its data, and how clients come to share them.
+"""Which channels a client keeps: their importance to its data, and swaps that make similar clients share channels.
 
-Masks are 0/1 rows, one per client, over the channels of a layer.
+A mask has one row of 0 and 1 per client, over the channels of a layer.
 """
 
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ from pa3dfl.models.width import FULL
 
 
 def learned(model: Model, params: Tree, batches: Iterable[tuple[Tensor, Tensor]], lam: float, rate: float) -> Tree:
-    """One number in [0, 1] per output channel of every encoder layer; the full network stays frozen.
+    """The importance, in [0, 1], of each output channel of every encoder layer; the full network stays frozen.
 
-    They start at 1 and descend cross-entropy + λ·(their mean square), a step per batch.
+    Importances start at 1 and take one step per batch on cross-entropy + λ·(their mean square).
     """
     some = next(iter(params.values()))
     importance = {n: some.new_ones(len(params[f"{n}.weight"])) for n in model.layers}
     for x, y in batches:
-        with torch.enable_grad():  # costs are taken without
+        with torch.enable_grad():  # callers may have disabled gradients
             theta = {n: v.detach().requires_grad_() for n, v in importance.items()}
             shrinkage = torch.cat(list(theta.values())).square().mean()
             loss = F.cross_entropy(model(weighted(params, theta), x, FULL), y) + lam * shrinkage
@@ -32,7 +32,7 @@ def learned(model: Model, params: Tree, batches: Iterable[tuple[Tensor, Tensor]]
 
 
 def weighted(params: Tree, importance: Tree) -> Tree:
-    """Parameters whose layers put out their channels times their importance."""
+    """Parameters with which each channel's output is multiplied by its importance."""
     out = dict(params)
     for n, v in importance.items():
         for k in (f"{n}.weight", f"{n}.bias"):
@@ -42,24 +42,24 @@ def weighted(params: Tree, importance: Tree) -> Tree:
 
 
 def top(scores: Tensor, k: int) -> Tensor:
-    """The mask of the k highest scores; of equal ones the leading."""
+    """The mask of the k highest scores; among equal scores the first."""
     order = scores.argsort(descending=True, stable=True)
     return torch.zeros_like(scores).scatter(0, order[:k], 1)
 
 
 def correlation(vectors: Tensor) -> Tensor:
-    """Cosines between the centred rows."""
+    """The correlation of each pair of rows."""
     rows = F.normalize(vectors - vectors.mean(1, keepdim=True), dim=1)
     return rows @ rows.T
 
 
 def swapped(masks: Tensor, correlation: Tensor, known: Tensor, limits: list[int]) -> Tensor:
-    """Masks after at most `limits` swaps per row, each moving overlaps toward correlation · min(n_i, n_j).
+    """Masks after at most `limits` swaps per row, each of which moves overlaps towards correlation · min(n_i, n_j).
 
-    A channel's weight for client i is the sum, over the others that hold it, of what is missing to the overlap
-    that i and they should have. While an absent channel weighs more than a held one, they change places. Only
-    known clients count or move. One client follows another: if all moved at once, two that are alike would
-    exchange their channels and be as far apart as before.
+    A channel's weight for client i is a sum over the other clients that hold it: the target overlap of both clients
+    minus their present one. While a channel that i does not hold weighs more than one that it holds, i swaps the two.
+    Only known clients count and change. Clients change one after another: if all changed at once, two similar clients
+    would exchange their channels and share no more than before.
     """
     device, masks, correlation, known = masks.device, masks.cpu().clone(), correlation.cpu(), known.cpu()
     counts = masks.sum(1)

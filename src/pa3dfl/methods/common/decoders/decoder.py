@@ -1,4 +1,4 @@
-"""One decoder; what a client holds of decoders' outputs; and how that lies in memory."""
+"""One decoder, and the part of the decoders' outputs that a client holds, with its place in memory."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 
 Shape = tuple[int, ...]
 
-# Tensors begin at multiples of so many numbers: fast kernels ask for aligned addresses.
+# Tensors begin at multiples of this many entries, because fast kernels need aligned addresses.
 ALIGNED = 128
 
 
@@ -23,12 +23,12 @@ class Decoder:
 
 
 class Held:
-    """What a client holds of the outputs, one tensor of each decoder."""
+    """The part of the outputs that a client holds: one tensor per decoder."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = tensors
         self.shapes: tuple[Shape, ...] = tuple([t.shape for t in tensors])
-        self.like = tensors[0]  # in kind and place
+        self.like = tensors[0]  # an example of their type and device
 
     def addresses(self) -> list[int]:
         return [t.data_ptr() for t in self.tensors]
@@ -37,10 +37,10 @@ class Held:
         return all(t.is_contiguous() for t in self.tensors)
 
 
-class Room(Held):
-    """Room for that, not filled in, in one piece of memory: a GPU's allocator is slow to hand out many.
+class Unfilled(Held):
+    """The same part before it is decoded, in one allocation, because many small ones are slow on a GPU.
 
-    Nor are tensors quick to make: these are when they are asked for, while the card may be filling them in.
+    Tensors are made on first access, because making them takes time in which the GPU can already decode.
     """
 
     def __init__(self, shapes: Sequence[Shape], like: Tensor) -> None:
@@ -63,7 +63,7 @@ class Room(Held):
 
 @lru_cache(maxsize=256)
 def _starts(shapes: tuple[Shape, ...]) -> list[int]:
-    """Where tensors of these shapes begin, and where the last one ends."""
+    """The offsets of tensors of these shapes, and the end of the last one."""
     return list(accumulate([-(-math.prod(shape) // ALIGNED) * ALIGNED for shape in shapes], initial=0))
 
 
@@ -74,7 +74,7 @@ def _strides(shape: Shape) -> Shape:
 
 @dataclass(frozen=True)
 class Fold:
-    """An output seen as (outer, inner, columns): client i holds all inner rows of its leading outer[i], columns[i]."""
+    """An output as (outer, inner, columns): client i holds the leading outer[i] and columns[i], and all inner rows."""
 
     full: tuple[int, int, int]
     outer: list[int]
@@ -82,7 +82,7 @@ class Fold:
 
 
 def fold(shape: Shape, shapes: Sequence[Shape]) -> Fold | None:
-    """Axes that nobody prunes join the ones before them; None if that leaves more than two that are pruned."""
+    """Join each axis that no client prunes with the axis before it; None if more than two pruned axes remain."""
     pruned = [axis for axis, size in enumerate(shape) if any(own[axis] != size for own in shapes)]
     last = pruned[-1] if pruned else 0
     columns, rest = math.prod(shape[last:]), math.prod(shape[last + 1 :])

@@ -1,10 +1,10 @@
 """Decoders on a GPU: one pass over all weights for each operation.
 
-A decoder is as large as what it does is simple: h numbers are read for each one it makes. It is as fast as the memory
-if nothing but the weights and what clients hold is read or written: no output and no error at full size, no tile of a
-weight twice. Clients' tensors lie anywhere, so that kernels get a table of their addresses and of what each holds. Sums
-are those of fixed parts in a fixed order: the same input gives the same bits. Products are in TF32; whoever asks for
-more is served by `plain`.
+A decoder reads h weights per generated parameter, so memory bandwidth limits its speed. It reaches this limit if it
+reads and writes only the weights and the entries that clients hold: no output and no error at full size, and no tile of
+a weight twice. Clients' tensors lie at arbitrary addresses, so kernels get a table of addresses and shapes. Sums are
+over fixed parts in a fixed order, so that equal inputs give equal bits. Products are in TF32; `plain` serves higher
+precisions.
 """
 
 import sys
@@ -20,11 +20,11 @@ from torch import Tensor
 
 from pa3dfl.methods.common.decoders.decoder import Decoder, Held, Shape, fold
 
-WARPS, ROWS = 4, 16  # of a block, and of a weight that a warp takes at a time (so in kernels.cu)
-# Blocks that a processor gets in the course of a pass: a few at a time, and many, so that the last ones end together.
+WARPS, ROWS = 4, 16  # warps of a block, and rows of a weight that a warp reads at a time (as in kernels.cu)
+# Blocks per processor in a pass: many more than run at a time, so that all processors finish at about the same time.
 BLOCKS_PER_PROCESSOR = 48
 HIDDEN = (16, 32, 64, 128)
-SUMS = 128 * 24  # Sums of h · clients numbers must fit into registers.
+SUMS = 128 * 24  # the largest h · clients whose sums fit into registers
 
 
 def serves(decoders: list[Decoder], clients: list[Held]) -> bool:
@@ -56,23 +56,23 @@ def learn(decoders: list[Decoder], clients: list[Held], pace: float) -> tuple[Te
 
 @dataclass(frozen=True)
 class Spans:
-    """Decoders' rows, in parts of about the same size."""
+    """The decoders' rows in parts of about equal size, one per block."""
 
-    table: Tensor  # (blocks, 4): of each, the decoder and the rows that it works on
-    starts: Tensor  # (decoders + 1): where the blocks of each decoder begin
+    table: Tensor  # (blocks, 4): the decoder and the range of rows of each block
+    starts: Tensor  # (decoders + 1): the first block of each decoder
 
     def __len__(self) -> int:
         return len(self.table)
 
 
 def _prepare(decoders: list[Decoder], clients: list[Held]) -> tuple[Tensor, Spans]:
-    """A table of all that kernels need to know, and what each block works on."""
+    """The table that kernels read (an `Output` of kernels.cu per decoder), and the spans of the blocks."""
     plan = _plan(decoders, clients)
     assert plan, "not served"
     table, spans = plan[0].copy(), _spans(plan[1], decoders[0].weight.device)
     table[:, :3] = [[t.data_ptr() for t in (d.weight, d.bias, d.mix)] for d in decoders]
     table[:, 4 : 4 + 2 * len(clients) : 2] = np.array([held.addresses() for held in clients]).T
-    # Pinned, so that it is sent without waiting for what runs on the card.
+    # Pinned, so that the copy does not wait for work that runs on the GPU.
     sent = torch.from_numpy(table).pin_memory() if spans.table.is_cuda else torch.from_numpy(table)
     return sent.to(spans.table.device, non_blocking=True), spans
 
@@ -86,7 +86,7 @@ def _plan(decoders: list[Decoder], clients: list[Held]) -> Plan | None:
 
 @lru_cache(maxsize=64)
 def _planned(shapes: tuple[Shape, ...], held: tuple[tuple[Shape, ...], ...]) -> Plan | None:
-    """The table, an `Output` of kernels.cu in each row, but for addresses; and how many rows of a weight count."""
+    """The table without addresses, and for each decoder the number of weight rows that any client holds."""
     table = np.zeros((len(shapes), 4 + 2 * _padded(len(held))), np.int64)
     rows = []
     for i, shape in enumerate(shapes):
@@ -94,7 +94,7 @@ def _planned(shapes: tuple[Shape, ...], held: tuple[tuple[Shape, ...], ...]) -> 
         if folded is None:
             return None
         _, inner, columns = folded.full
-        rows.append(max(folded.outer) * inner * columns)  # that anybody holds
+        rows.append(max(folded.outer) * inner * columns)
         table[i, 3] = inner | columns << 32
         table[i, 5 : 5 + 2 * len(held) : 2] = [a | b << 32 for a, b in zip(folded.outer, folded.columns, strict=True)]
     return table, tuple(rows)
@@ -114,20 +114,22 @@ def _launch(name: str, decoders: list[Decoder], blocks: int, *args: Tensor | flo
     kernels = _kernels(h, _padded(m), device)
     assert kernels, "not served"
     with torch.cuda.device(device):
-        kernels[name](grid=(blocks, 1, 1), block=(32 * WARPS, 1, 1), args=[*args], shared_mem=_room(h, _padded(m)))
+        kernels[name](
+            grid=(blocks, 1, 1), block=(32 * WARPS, 1, 1), args=[*args], shared_mem=_shared_bytes(h, _padded(m))
+        )
 
 
 @cache
 def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | None:
-    """`kernels.cu` for these sizes, which takes a second or two; None where it cannot be compiled."""
+    """`kernels.cu`, compiled for these sizes in a second or two; None if it cannot be compiled."""
     source = "".join(Path(__file__).with_name(name).read_text() for name in ("primitives.cu", "kernels.cu"))
-    options, room = [f"-D{k}={v}" for k, v in given(h, clients).items()], _room(h, clients)
+    options, shared = [f"-D{k}={v}" for k, v in given(h, clients).items()], _shared_bytes(h, clients)
     kernels = {}
     with torch.cuda.device(device):
         for name in ("decode", "learn", "total"):
             try:
                 kernels[name] = torch.cuda._compile_kernel(source, name, nvcc_options=options)
-                kernels[name].set_shared_memory_config(room)
+                kernels[name].set_shared_memory_config(shared)
             except (AttributeError, OSError, RuntimeError) as e:  # an older PyTorch, no compiler with it, an older card
                 reason = (str(e).splitlines() or [type(e).__name__])[0]
                 print(f"pa3dfl: the hyper-network is slower: no kernels for this GPU ({reason})", file=sys.stderr)
@@ -136,12 +138,12 @@ def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | Non
 
 
 def given(h: int, clients: int) -> dict[str, int]:
-    """What kernels.cu is compiled with."""
-    return {"H": h, "C": clients, "WARPS": WARPS, "ROOM": _room(h, clients)}
+    """The constants that kernels.cu is compiled with."""
+    return {"H": h, "C": clients, "WARPS": WARPS, "ROOM": _shared_bytes(h, clients)}
 
 
-def _room(h: int, clients: int) -> int:
-    """Bytes of the memory that a block shares: `Room` in kernels.cu."""
+def _shared_bytes(h: int, clients: int) -> int:
+    """Bytes of a block's shared memory: `Room` in kernels.cu."""
     stage = ROWS * (h + 8) + (ROWS + 4) * clients + ROWS
     return 4 * (2 * h * clients + 4 * clients + WARPS * 2 * stage)
 

@@ -1,4 +1,4 @@
-"""Decoders in PyTorch's terms: outputs of one part at a time exist in full, its gradient never does."""
+"""Decoders by PyTorch's operations. Only one part's outputs exist in full at a time, and its gradient never does."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +13,12 @@ from pa3dfl.methods.common.decoders.decoder import Decoder, Held
 
 T = TypeVar("T")
 
-# Rows of a weight: as many as a CPU's caches hold from one product to the next.
-AT_HAND = 2**14
+# Rows of a weight that stay in a CPU's cache from one product to the next.
+CACHED_ROWS = 2**14
 
 
 def decode(decoders: list[Decoder], clients: list[Held]) -> None:
-    """Overwrites what clients hold with what is decoded for them."""
+    """Write the decoded entries into the tensors that clients hold."""
 
     def one(part: Decoder, own: list[Tensor]) -> None:
         torch._foreach_copy_(own, _leading(part, own, F.linear(part.mix, part.weight, part.bias)))
@@ -27,9 +27,9 @@ def decode(decoders: list[Decoder], clients: list[Held]) -> None:
 
 
 def learn(decoders: list[Decoder], clients: list[Held], pace: float) -> tuple[Tensor, Tensor]:
-    """(W, b) += pace · Σ error·∂output/∂(W, b), where errors, held − decoded, are written over what clients hold.
+    """(W, b) += pace · Σ error·∂output/∂(W, b), where error = held − decoded overwrites the held tensors.
 
-    Returns error·∂output/∂mix, (decoders, m, h), and the square of the norm of all these sums.
+    Returns error·∂output/∂mix, (decoders, m, h), and the squared norm of the sums.
     """
 
     def one(part: Decoder, own: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -49,17 +49,17 @@ def learn(decoders: list[Decoder], clients: list[Held], pace: float) -> tuple[Te
 
 
 def step(decoders: list[Decoder], clients: list[Held], pace: float) -> None:
-    """The same step, of errors that are known."""
+    """The step of `learn`, where the held tensors already contain the errors."""
     _all_parts(lambda part, own: _step(part, _padded(part, own), pace), decoders, clients)
 
 
 def _all_parts(
     work: Callable[[Decoder, list[Tensor]], T], decoders: list[Decoder], clients: list[Held]
 ) -> list[tuple[int, list[int], T]]:
-    """What `work` gives for every part, in order, with the number of its decoder and which clients hold it.
+    """The result of `work` for every part, in order, with the index of its decoder and the clients that hold it.
 
-    On a CPU each part is done by one core and the cores share out the parts. Within a part they would have to wait for
-    each other after every product, which on a busy machine takes several times as long as the products.
+    On a CPU each core works on parts of its own. If cores shared a part, they would have to wait for each other after
+    every product, which on a busy machine takes several times as long as the products.
     """
     parts = [
         (i, part, own, who)
@@ -72,31 +72,31 @@ def _all_parts(
         return i, who, work(d, own)
 
     cores, weight = torch.get_num_threads(), decoders[0].weight
-    # Tensors without contents (`cost`) know their mode in one thread only.
+    # The mode of tensors without contents (`cost`) exists in one thread only.
     if cores == 1 or len(parts) == len(decoders) or weight.device.type != "cpu" or type(weight) is not Tensor:
         return [one(part) for part in parts]
     with ThreadPoolExecutor(cores, initializer=_use_one_core) as pool:
         done = list(pool.map(one, parts))
-    torch.set_num_threads(cores)  # the threads have changed the count that new ones begin with
+    torch.set_num_threads(cores)  # the pool's threads have changed the default of new threads
     return done
 
 
 def _use_one_core() -> None:
-    torch.get_num_threads()  # settles this thread's count, which may be changed then
+    torch.get_num_threads()  # sets this thread's count, which must exist before it can be changed
     torch.set_num_threads(1)
 
 
 def _parts(d: Decoder, own: list[Tensor]) -> Iterator[tuple[Decoder, list[Tensor], list[int]]]:
-    """A decoder along its outputs' leading axes, each part with what clients hold of it, and which clients these are.
+    """The decoder, split along the leading axes of its outputs: each part, its held tensors, and their clients.
 
-    On a CPU a part is so small that every product finds at hand what the one before has read, and parts that nobody
-    holds are left out.
+    On a CPU a part is small enough for the cache, so that each product reads what the one before has loaded. Parts that
+    no client holds are left out.
     """
-    if len(d.weight) <= AT_HAND or d.weight.device.type != "cpu":
+    if len(d.weight) <= CACHED_ROWS or d.weight.device.type != "cpu":
         yield d, own, list(range(len(own)))
         return
     inner = len(d.weight) // d.shape[0]
-    size = max(1, AT_HAND // inner)
+    size = max(1, CACHED_ROWS // inner)
     for at in range(0, d.shape[0], size):
         who = [i for i, held in enumerate(own) if len(held) > at]
         if not who:
@@ -115,13 +115,13 @@ def _step(d: Decoder, error: Tensor, pace: float) -> None:
 
 
 def _leading(d: Decoder, own: list[Tensor], full: Tensor) -> list[Tensor]:
-    """Of the clients' outputs, (m, n), what each of them holds: views."""
+    """Views of the clients' outputs, (m, n): the entries that each client holds."""
     rows = full.view(-1, *d.shape).unbind()
     return [leading(row, held.shape) for row, held in zip(rows, own, strict=True)]
 
 
 def _padded(d: Decoder, own: list[Tensor]) -> Tensor:
-    """What clients hold at full size, (m, n), zero where an entry was pruned."""
+    """The held tensors at full size, (m, n), with zeros in place of pruned entries."""
     full = d.weight.new_zeros(len(own), len(d.weight))
     torch._foreach_copy_(_leading(d, own, full), own)
     return full

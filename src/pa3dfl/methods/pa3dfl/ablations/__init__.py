@@ -1,1 +1,1 @@
-"""Pa3dFL with one of its parts taken away (paper, table `tb_ablation`): these know its internals, as they must."""
+"""Pa3dFL without one of its parts (paper, table `tb_ablation`). Only these methods may use the internals of another."""

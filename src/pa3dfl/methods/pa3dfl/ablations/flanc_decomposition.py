@@ -1,8 +1,8 @@
 """Pa3dFL with the decomposition of FLANC (paper, equation `eqflanc` and table `tb_ablation`).
 
 θ_u is a basis of R2 filters over R1 inputs, and every output channel mixes all of them: W[t, g·R1 + c, k] =
-Σ_r u[(c, k), r]·v[t, g, r]. So θ_u knows nothing of an output channel by itself, which is what Pa3dFL's own
-decomposition changes. R1 = S·p_min (S where inputs are not pruned), R2 by Pa3dFL's rule; pruning keeps leading
+Σ_r u[(c, k), r]·v[t, g, r]. So no part of θ_u belongs to one output channel, unlike in Pa3dFL's own
+decomposition. R1 = S·p_min (S where inputs are not pruned), R2 by Pa3dFL's rule; pruning keeps leading
 outputs and leading groups of inputs.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods.pa3dfl.decomposition import LayerPlan, Layout
 from pa3dfl.methods.pa3dfl.method import Pa3dFL
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class FlancDecomposition(Pa3dFL):
     name = "pa3dfl-flanc"
     summary = "ablation: Pa3dFL with the decomposition of FLANC"
 
-    def decompose(self, task: Task) -> Layout:
-        own, narrow = super().decompose(task), task.model.shapes(task.p_min)
+    def decompose(self, problem: Problem) -> Layout:
+        own, narrow = super().decompose(problem), problem.model.shapes(problem.p_min)
         return FlancLayout(own.model, tuple(of(p, narrow) for p in own.layers), own.plain, own.head)
 
 
@@ -43,5 +43,5 @@ def of(plan: LayerPlan, narrow: dict[str, tuple[int, ...]]) -> FlancLayer:
 
 
 def compose(plan: LayerPlan, u: Tensor, v: Tensor) -> Tensor:
-    """The plain weight of as many outputs and inputs as θ_v holds."""
+    """The plain weight, with as many outputs and inputs as θ_v holds."""
     return (v.flatten(0, 1) @ u.T).view(v.shape[0], v.shape[1] * plan.R1, *plan.kernel)

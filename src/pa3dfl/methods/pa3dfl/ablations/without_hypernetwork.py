@@ -1,7 +1,7 @@
 """Pa3dFL without its hyper-network (paper, table `tb_ablation`, "w.o. HN-based Agg."): nothing personal is shared.
 
-θ_v and the local head stay on their client; general parameters, biases and norms are averaged as before. All
-clients start from one θ_v, as they would in Pa3dFL but for the small differences between their embeddings.
+θ_v and the local head stay on their client; general parameters, biases and norms are averaged as in Pa3dFL. All
+clients start from the same θ_v. In Pa3dFL they start from almost the same, because their embeddings differ little.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from pa3dfl.core.tree import Tree, leading, put, take
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl import general
 from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V, global_head, hypernetwork, layout
-from pa3dfl.methods.task import Client, Task
+from pa3dfl.methods.problem import Client, Problem, Task
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class WithoutHyperNetwork(Pa3dFL):
             tree[k] = leading(full, shape).clone()
         return tree
 
-    def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        return [general.part(task.model, server, c.width) for c in clients]
+    def download(self, problem: Problem, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
+        return [general.part(problem.model, server, c.width) for c in clients]
 
-    def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
-        # Sorted: what was read from a checkpoint may have another order.
-        return down | put(V, dict(sorted(private.items()))), global_head(self, task)
+    def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
+        # Sorted: a tree from a checkpoint may have another order.
+        return down | put(V, dict(sorted(private.items()))), global_head(self, problem)
 
-    def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
+    def finish(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
         return {k: v for k, v in theta.items() if not k.startswith(V)}, take(V, theta)
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:

@@ -1,9 +1,9 @@
-"""CUDA graphs that may run beside each other.
+"""CUDA graphs that may run concurrently.
 
-A graph reads and writes the tensors that it was recorded with: whoever records owns them and keeps them. Recordings of
-two recorders share nothing: each has its memory pool, and a stream on which it records *and* replays. The last is not
-a detail: a graph keeps the cuBLAS workspace of the stream it was recorded on, and two graphs that share one overwrite
-each other's partial sums, without an error, when they run at the same time.
+A graph reads and writes the tensors that it was captured with; the caller must keep them. Graphs of two `GraphStream`s
+share nothing: each has a memory pool of its own, and a stream for capture *and* replay. Both must use the same stream,
+because a graph keeps the cuBLAS workspace of the stream of its capture: two concurrent graphs with the same workspace
+overwrite each other's partial sums without an error.
 """
 
 import gc
@@ -17,32 +17,32 @@ import torch
 Replay = Callable[[], None]
 
 
-class Recorder:
-    """Records functions as graphs on a stream of its own."""
+class GraphStream:
+    """Captures functions as graphs on a stream of its own, and replays them there."""
 
     def __init__(self, device: torch.device) -> None:
-        self.taken = 0  # bytes of memory, by all recordings
+        self.taken = 0  # bytes of memory that all graphs take
         self.stream = torch.cuda.Stream(device)
         self.pool: Any = torch.cuda.graph_pool_handle()
 
     def running(self) -> Any:
-        """Work inside this context goes to the own stream."""
+        """A context in which work goes to this stream."""
         return torch.cuda.stream(self.stream)
 
     def idle(self) -> bool:
-        """Whether all that it was given is done."""
+        """Whether the stream has finished its work."""
         return self.stream.query()
 
     def follow(self) -> None:
-        """What runs here next comes after all that the caller's stream has been given."""
+        """Make this stream wait for the work of the caller's stream so far."""
         self.stream.wait_stream(torch.cuda.current_stream())
 
     def join(self) -> None:
-        """What the caller's stream is given next comes after all that runs here."""
+        """Make the caller's stream wait for the work of this stream so far."""
         torch.cuda.current_stream().wait_stream(self.stream)
 
-    def record(self, work: Replay, trial: Replay | None = None) -> Replay:
-        """Libraries choose their kernels on first use, which a capture does not allow: new work is tried first."""
+    def capture(self, work: Replay, trial: Replay | None = None) -> Replay:
+        """A function that replays `work`. New work needs a trial before, in which libraries choose their kernels."""
         before = torch.cuda.memory_reserved()
         self.follow()
         with self.running():
@@ -59,7 +59,7 @@ class Recorder:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """An old graph that is collected as garbage during a capture would end the capture."""
+    """Garbage collection of an old graph would abort a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -70,5 +70,5 @@ def _no_collection() -> Iterator[None]:
 
 
 def _replay(graph: torch.cuda.CUDAGraph, work: Replay) -> None:
-    """Holds `work` as well: the tensors that it closes over are read at their old addresses."""
+    """Keeps `work`, and with it the tensors that the graph reads at fixed addresses."""
     graph.replay()

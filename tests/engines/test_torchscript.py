@@ -1,4 +1,4 @@
-"""Steps without Python: the same bits as with it, and a line about what cannot be recorded."""
+"""TorchScript steps: the same bits as in Python, a message about what cannot be recorded, and the switch."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -9,22 +9,23 @@ import torch
 from torch import Tensor
 
 from pa3dfl import methods
+from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines import Round, local
-from pa3dfl.engines.cpu import recorded
-from pa3dfl.engines.cpu.recorded import Recorded
+from pa3dfl.engines.cpu import torchscript
 from pa3dfl.engines.cpu.threaded import Threaded
+from pa3dfl.engines.cpu.torchscript import TorchScriptSteps
 from pa3dfl.engines.sequential import private_of
-from pa3dfl.methods import Method
+from pa3dfl.methods import Method, Update
 from pa3dfl.methods.fedavg import FedAvg
-from pa3dfl.methods.task import Task
+from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "OFTEN", 1)
+    monkeypatch.setattr(torchscript, "OFTEN", 1)
 
 
 def trained(method: Method, task: Task, by: Callable[..., local.Stepper]) -> tuple[Tree, float]:
@@ -36,7 +37,7 @@ def trained(method: Method, task: Task, by: Callable[..., local.Stepper]) -> tup
     return local.train(method, task, client, start, fixed, 1, "train", by)
 
 
-def steps_of(engine: Recorded) -> list[recorded.Step]:
+def steps_of(engine: TorchScriptSteps) -> list[torchscript.Step]:
     return [step for kind in engine._kinds.values() for step in kind.steps.values()]
 
 
@@ -47,7 +48,7 @@ def test_the_same_bits(name: str, precision: str, make_task: Make) -> None:
     method = methods.find(name)()
     task = make_task(method, engine="auto", precision=precision, clip_norm=1.0, weight_decay=0.01)
     expected, loss = trained(method, task, local.stepper)
-    engine = Recorded()
+    engine = TorchScriptSteps()
     for _ in range(3):
         tree, same_loss = trained(method, task, engine.stepper)
         assert same_loss == loss
@@ -64,7 +65,7 @@ def test_a_recording_serves_all_clients_and_rounds_of_its_kind(
     engine = Threaded(2)
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     before = [engine.train(Round(method, task, server, {}, task.clients, rnd)) for rnd in (1, 2)]
-    assert all(step.proven for step in steps_of(engine._recorded))
+    assert all(step.proven for step in steps_of(engine._steps))
     monkeypatch.setattr(local, "differentiate", None)  # Python's way is closed
     after = [engine.train(Round(method, task, server, {}, task.clients, rnd)) for rnd in (1, 2)]
     for some, others in zip(before, after, strict=True):
@@ -77,7 +78,7 @@ def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, capsys: pytes
     """The thread that records may be new to a width that others have trained often."""
     method = FedAvg()
     task = make_task(method, engine="auto")
-    engine = Recorded()
+    engine = TorchScriptSteps()
     task.model._networks.by_width.clear()
     trained(method, task, engine.stepper)
     trained(method, task, engine.stepper)
@@ -86,8 +87,8 @@ def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, capsys: pytes
 
 
 def test_what_is_rare_is_not_recorded(make_task: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "OFTEN", 5)
-    method, engine = FedAvg(), Recorded()
+    monkeypatch.setattr(torchscript, "OFTEN", 5)
+    method, engine = FedAvg(), TorchScriptSteps()
     task = make_task(method, engine="auto", epochs=2, batch=10)
     trained(method, task, engine.stepper)
     # Six steps of ten rows and two of two; the sixth proves what the fifth has recorded.
@@ -99,8 +100,8 @@ def test_what_is_rare_is_not_recorded(make_task: Make, monkeypatch: pytest.Monke
 class OfValues(FedAvg):
     name = "of-values"
 
-    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Any, noise: Tree) -> Tensor:
-        loss = super().loss(task, width, theta, fixed, batch, noise)
+    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Any, draws: Tree) -> Tensor:
+        loss = super().loss(task, width, theta, fixed, batch, draws)
         return loss if float(loss.detach()) > 0.5 else 2 * loss
 
 
@@ -113,10 +114,10 @@ class OfLists(FedAvg):
 
     name = "of-lists"
 
-    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Any, noise: Tree) -> Tensor:
+    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Any, draws: Tree) -> Tensor:
         twice = [batch[0].clone()]
         torch._foreach_mul_(twice, 2.0)
-        return super().loss(task, width, theta, fixed, (twice[0], batch[1]), noise)
+        return super().loss(task, width, theta, fixed, (twice[0], batch[1]), draws)
 
 
 class OfLabels(FedAvg):
@@ -124,8 +125,8 @@ class OfLabels(FedAvg):
 
     name = "of-labels"
 
-    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Any, noise: Tree) -> Tensor:
-        return (1 + sum(batch[1].tolist())) * super().loss(task, width, theta, fixed, batch, noise)
+    def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Any, draws: Tree) -> Tensor:
+        return (1 + sum(batch[1].tolist())) * super().loss(task, width, theta, fixed, batch, draws)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +136,8 @@ class OfLabels(FedAvg):
             OfValues(),
             "of-values stay in Python, which is slower: aten._local_scalar_dense.default reads values",
         ),
-        (OfLists(), "done again, a step is another one"),
-        (OfLabels(), "done again, a step is another one"),
+        (OfLists(), "the replay differs from the original step"),
+        (OfLabels(), "the replay differs from the original step"),
         (Declared(), ""),
     ],
 )
@@ -145,10 +146,39 @@ def test_what_cannot_be_recorded_is_done_in_python(
 ) -> None:
     task = make_task(FedAvg(), engine="auto")
     expected, _ = trained(method, task, local.stepper)
-    engine = Recorded()
+    engine = TorchScriptSteps()
     for _ in range(2):
         tree, _ = trained(method, task, engine.stepper)
         assert all(torch.equal(v, expected[k]) for k, v in tree.items())
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (1 if said else 0)
     assert all(said in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fjord", "pa3dfl"])
+def test_the_engine_gives_the_same_bits_without_torchscript(
+    name: str, make_task: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = methods.find(name)()
+    task = make_task(method, engine="auto")
+    server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
+
+    def updates(engine: Threaded) -> list[Update]:
+        return [u for rnd in (1, 2) for u in engine.train(Round(method, task, server, {}, task.clients, rnd))]
+
+    with_it = Threaded(2)
+    expected = updates(with_it)
+    assert any(step.proven for step in steps_of(with_it._steps))
+    monkeypatch.setenv("PA3DFL_TORCHSCRIPT", "0")
+    monkeypatch.setattr(torch.jit, "CompilationUnit", None)
+    without = Threaded(2)
+    for a, b in zip(updates(without), expected, strict=True):
+        assert a.loss == b.loss
+        assert all(torch.equal(v, b.tree[k]) for k, v in a.tree.items())
+    assert not steps_of(without._steps)
+
+
+def test_the_switch_refuses_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PA3DFL_TORCHSCRIPT", "off")
+    with pytest.raises(UserError, match=r"PA3DFL_TORCHSCRIPT is 'off': expected 0 .* or 1"):
+        Threaded(1)
