@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "classes": ((*RUN, "--partition", "classes", "--classes-per-client", "5"), "classes_per_client is 5: expected"),
     "data of nothing": (("data", "mnist"), "unknown data 'mnist'"),
     "data clients": (("data", "tiny.npz", "--clients", "x"), "clients is 'x': expected a whole number"),
-    "cost batch": (("cost", "--batch", "0"), "batch is 0: expected a whole number of at least 1"),
+    "cost batch": (("cost", "--batch", "0"), "batch is 0: expected at least 1"),
     "cost p_min": (("cost", "--p-min", "0"), "p_min 0 is outside (0, 1]"),
     "cost method": (("cost", "--method", "sgd"), "unknown method 'sgd'"),
     "cost model": (("cost", "--model", "cnn-fasion"), "did you mean cnn-fashion?"),

@@ -2,13 +2,13 @@
 
 import argparse
 import dataclasses
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config
+from pa3dfl.core.options.schema import Field, flag_help, suggest
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,8 +27,8 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [f for a in self._actions for f in a.option_strings]
-            close = difflib.get_close_matches(unknown[0].partition("=")[0], flags, 1)
-            self.error(f"unknown argument {unknown[0]!r}" + (f", did you mean {close[0]}?" if close else ""))
+            guess = suggest(unknown[0].partition("=")[0], flags)
+            self.error(f"unknown argument {unknown[0]!r}" + (guess and f", {guess}"))
         return args
 
 
@@ -40,7 +40,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 def add_config(
     parser: argparse.ArgumentParser,
     method: str,
-    options: Mapping[str, dataclasses.Field[Any]],
+    options: Mapping[str, Field],
     without: Sequence[str] = (),
 ) -> None:
     """A flag for every field of a run and of its method. Flags that are not given leave no trace."""
@@ -50,18 +50,14 @@ def add_config(
             group = f.metadata["group"]
             if group not in groups:
                 groups[group] = parser.add_argument_group(group)
-            _add(groups[group], f, f.metadata["choices"])
+            _add(groups[group], f)
     if options:
         own = parser.add_argument_group(f"options of {method}")
         for f in options.values():
-            _add(own, f, f.metadata["choices"])
+            _add(own, f)
 
 
-def _add(group: Any, f: dataclasses.Field[Any], choices: tuple[str, ...]) -> None:
-    default = "by data" if f.default is None and "default" not in f.metadata["help"] else f.default
-    text = f.metadata["help"] + (f": {', '.join(choices)}" if choices else "")
-    if default is not None and f.name != "out":
-        text += f" [{default}]"
+def _add(group: Any, f: Field) -> None:
     boolean = "bool" in str(f.type)
     extra: dict[str, Any] = {"nargs": "?", "const": "true"} if boolean else {}
     group.add_argument(
@@ -69,7 +65,7 @@ def _add(group: Any, f: dataclasses.Field[Any], choices: tuple[str, ...]) -> Non
         dest=f.name,
         default=argparse.SUPPRESS,
         metavar="true|false" if boolean else "X",
-        help=text.replace("%", "%%"),
+        help=flag_help(f).replace("%", "%%"),
         **extra,
     )
 

@@ -1,12 +1,12 @@
 """The registry of methods: the folder itself. One file or folder each, with one subclass of `Method`."""
 
-import difflib
 import importlib
 import inspect
 import pkgutil
 from functools import cache
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.schema import suggest
 from pa3dfl.methods.base import Method, Score, Update, option
 from pa3dfl.models.registry import import_object
 
@@ -39,6 +39,5 @@ def find(name: str) -> type[Method]:
         if not (inspect.isclass(cls) and issubclass(cls, Method)):
             raise UserError(f"method {name!r} is not a subclass of pa3dfl.methods.Method")
         return cls
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {close[0]}?" if close else "; your own is given as package.module:Class"
-    raise UserError(f"unknown method {name!r}: expected one of {', '.join(registry())}{hint}")
+    hint = suggest(name, known, "your own is given as package.module:Class")
+    raise UserError(f"unknown method {name!r}: expected one of {', '.join(registry())}; {hint}")

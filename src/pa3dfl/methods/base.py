@@ -6,18 +6,18 @@ One round: the server's state → `download` → on each client `begin`, then st
 an engine may stack clients, capture the step or send it over a wire.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.schema import check
+from pa3dfl.core.options.schema import option as option
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods.task import Client, Task
 
@@ -52,14 +52,6 @@ class Update:
     """How the model that training left on the client does on its own data, where that was asked for."""
 
 
-def option(
-    default: Any, help: str, at_least: float | None = None, above: float | None = None, choices: tuple[str, ...] = ()
-) -> Any:
-    """A hyper-parameter: the line that `--help` shows, and which values make sense."""
-    metadata = {"help": help, "at_least": at_least, "above": above, "choices": choices}
-    return field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True)
 class Method(ABC):
     """Fields of a subclass are its hyper-parameters."""
@@ -78,14 +70,7 @@ class Method(ABC):
     """Of a method with an option `order`: the one by which the paper's efficiency table counts the encoder."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value, m = getattr(self, f.name), f.metadata
-            if m["choices"] and value not in m["choices"]:
-                raise UserError(f"{f.name} is {value!r}: expected one of {', '.join(m['choices'])}")
-            if m["at_least"] is not None and not m["at_least"] <= value < math.inf:
-                raise UserError(f"{f.name} is {value}: expected a number of at least {m['at_least']:g}")
-            if m["above"] is not None and not m["above"] < value < math.inf:
-                raise UserError(f"{f.name} is {value}: expected a number above {m['above']:g}")
+        check(self)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         """The width of each client, given the widths that they could afford."""
