@@ -14,7 +14,7 @@ from workspace import RUN, Capture, refused
 pytestmark = pytest.mark.usefixtures("workspace")
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "command": (("train",), "unknown command 'train': expected one of run, resume, report, compare, tune, methods"),
+    "command": (("train",), "unknown command 'train': expected one of run, resume, report, compare, tune, reproduce,"),
     "flag": ((*RUN, "--round", "3"), "unknown argument '--round', did you mean --rounds?; see `pa3dfl run --help`"),
     "flag=": ((*RUN, "--per-roung=3"), "unknown argument '--per-roung=3', did you mean --per-round?"),
     "flag of another method": (
@@ -22,7 +22,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "flag without a value": (("run", "--rounds"), "argument --rounds: expected one argument; see `pa3dfl run --help`"),
     "flag of data": (("data", "--partitoin", "iid"), "unknown argument '--partitoin', did you mean --partition?"),
     "flag of methods": (("methods", "--jsno"), "unknown argument '--jsno', did you mean --json?"),
-    "word": (("run", "tiny.npz"), "config 'tiny.npz' is not a .yaml file: options are given with dashes"),
+    "word": (("run", "tiny.npz"), "config 'tiny.npz' is not a .yaml file: options start with dashes"),
     "value": ((*RUN, "--rounds", "many"), "rounds is 'many': expected a whole number"),
     "value below": ((*RUN, "--rounds", "0"), "rounds is 0: expected at least 1"),
     "negative value": ((*RUN, "--seed", "-1"), "seed is -1: expected at least 0"),

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pa3dfl.cli.flags import Parser, add_config, peek, say
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.config import Config, coerce, read_yaml
+from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.core.options.schema import coerce
 
 # What a deployment decides by itself, or what its nodes bring along.
 FIXED = (

@@ -18,7 +18,7 @@ from pa3dfl.core.options.names import DATA, MODELS, PARTITIONS
 from pa3dfl.core.options.schema import Field, check, coerce, option, suggest
 
 RULES_OF_TESTING = ("adapted", "received", "kept")
-WHAT, WHO, HOW, TEST, WHERE = "what", "federation", "local training", "evaluation", "where and how it runs"
+WHAT, WHO, HOW, TEST, WHERE = "task", "federation", "local training", "evaluation", "execution"
 INITS = ("he", "pytorch")
 PRESETS = ("tuned", "paper")
 ROBUST = ("mean", "median", "trimmed", "clip")
@@ -177,7 +177,8 @@ def of_method(by_method: Any, method: str, setting: str) -> dict[str, Any]:
     if not isinstance(options, dict) or not all(isinstance(options.get(k, {}), dict) for k in ("ideal", "hetero")):
         raise UserError("methods must map each method to its options, such as {ditto: {mu: 0.1}}")
     common = {k: v for k, v in options.items() if k not in ("ideal", "hetero")}
-    return common | options.get("ideal" if setting == "ideal" else "hetero", {})
+    of_setting: dict[str, Any] = options.get("ideal" if setting == "ideal" else "hetero", {})
+    return common | of_setting
 
 
 def _preset_file(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Names of data sets, partitions, models and methods. Nothing is imported for them, so `--help` need not wait for PyTorch."""
+"""Names of data sets, partitions, models and methods, found without imports so that `--help` need not load PyTorch."""
 
 import ast
 from collections.abc import Iterator

@@ -101,4 +101,4 @@ def flag_help(f: Field) -> str:
     text: str = f.metadata["help"]
     choices: tuple[str, ...] = f.metadata["choices"]
     default = "by data" if f.default is None and "default" not in text else f.default
-    return text + (f": {', '.join(choices)}" if choices else "") + ("" if default is None else f" [{default}]")
+    return text + (f"; one of {', '.join(choices)}" if choices else "") + ("" if default is None else f" [{default}]")
