@@ -1,7 +1,7 @@
-"""A client's private state on its node's disk.
+"""The state store of a node: a client's private state on disk.
 
-A node cannot know whether the server will accept what it sends. So every round's private state is a file of
-its own, and the next order names the round whose state counts: its receipt.
+A node does not know whether the server will accept its update. So the private state of every round has a file of its
+own, and the next order names the round of the state to use: the receipt.
 """
 
 import os
@@ -13,14 +13,14 @@ import safetensors
 from pa3dfl.core.disk import write_atomically
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
-from pa3dfl.engines.flower.wire import Refused, pack, unpack
+from pa3dfl.engines.flower.messages import Refused, pack, unpack
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StateStore:
     folder: Path
     keep: int
-    """Accepted states to keep: a server that comes back from a checkpoint asks for an older one."""
+    """Number of accepted states to keep: a server that resumes from a checkpoint needs an older one."""
 
     def load(self, receipt: int | None) -> Tree | None:
         if receipt is None:
@@ -32,7 +32,7 @@ class Shelf:
             raise UserError(f"private state of round {receipt} cannot be read from {path}: {e}") from None
 
     def settle(self, receipt: int | None) -> None:
-        """Forget what was never accepted, and what no checkpoint of the server can ask for."""
+        """Delete states that were not accepted, and those older than any checkpoint of the server."""
         accepted = [r for r in self.rounds() if receipt is not None and r <= receipt]
         for rnd in set(self.rounds()) - set(accepted[-self.keep :]):
             self._file(rnd).unlink(missing_ok=True)
