@@ -49,8 +49,9 @@ def test_the_table_says_on_which_terms(words: list[str], tmp_path: Path, capsys:
     columns = "mean ± tenth ≤ 21% ≤ 41% ≤ 60% ≤ 80% ≤ 100% received kept a round down round time"
     assert " ".join(header.split()) == columns
     assert (
-        "for all: preset tuned, rounds 2, per_round 3, epochs 1, batch 10, init he, lr_decay 0.998, clip_norm 3.0, "
-        "weight_decay 0.0005, augment False, capacity_rule width, tested adapted\nlr: ditto 0.2, fedavg 0.05\n"
+        "equal for all: preset tuned, rounds 2, per_round 3, epochs 1, batch 10, init he, lr_decay 0.998, "
+        "clip_norm 3.0, weight_decay 0.0005, augment False, capacity_rule width, tested adapted\n"
+        "lr: ditto 0.2, fedavg 0.05\n"
     ) in out
     ditto, fedavg = json.loads((tmp_path / "all" / "table.json").read_text())
     assert (ditto["options"], fedavg["options"]) == ({"mu": 0.5}, {})

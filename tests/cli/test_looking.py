@@ -31,7 +31,7 @@ def test_data(capsys: Capture) -> None:
     assert [r["data"] for r in records] == list(NAMES)
     assert Path(records[0]["found"]).is_dir()
     assert cli.main(["data"]) == 0
-    assert "looked in: " in capsys.readouterr().out
+    assert "searched: " in capsys.readouterr().out
 
 
 def test_data_of_a_name(capsys: Capture, tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ def test_whatever_is_said_is_one_line(capsys: Capture, monkeypatch: pytest.Monke
         (
             torch.OutOfMemoryError("Tried to allocate 20 MiB"),
             1,
-            "pa3dfl: the GPU's memory is full: let other programs end, use a smaller --batch, or use --device cpu\n",
+            "pa3dfl: out of GPU memory: stop other programs, use a smaller --batch, or use --device cpu\n",
         ),
         (KeyboardInterrupt(), 130, "pa3dfl: stopped\n"),
-        (Interrupted(7, Path("x")), 130, "pa3dfl: stopped; 7 rounds are kept, `pa3dfl resume x` goes on from there\n"),
+        (Interrupted(7, Path("x")), 130, "pa3dfl: stopped after 7 rounds: continue with `pa3dfl resume x`\n"),
     ):
 
         def fail(argv: list[str], error: BaseException = error) -> None:

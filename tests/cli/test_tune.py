@@ -139,7 +139,7 @@ def test_several_methods_give_one_file_for_compare(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["ditto", "--grid", "mu=0.1,-1"], "mu is -1.0: expected a number of at least 0"),
+        (["ditto", "--grid", "mu=0.1,-1"], "mu is -1.0: expected at least 0"),
         (["ditto", "--grid", "lr=0.1,0"], "lr is 0.0: expected a number above 0"),
         (["ditto", "--grid", "muu=1"], "grid option 'muu' cannot be tuned: did you mean mu?"),
         (["ditto", "--grid", "mu="], "grid 'mu=' has no values"),

@@ -29,8 +29,8 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def state(machines: Machines, i: int) -> Path:
-    token = json.loads(machines.site.seats.read_text())["token"]
-    return machines.site.nodes / f"node-{i}" / "state" / token
+    token = json.loads(machines.deployment.registrations.read_text())["token"]
+    return machines.deployment.nodes / f"node-{i}" / "state" / token
 
 
 def alone(**changes: Any) -> Path:

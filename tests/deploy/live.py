@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from machines import write_data
 
-from pa3dfl.deploy.site import Site
+from pa3dfl.deploy.folder import DeploymentFolder
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -23,7 +23,7 @@ def pa3dfl(*words: str) -> list[str]:
 
 class Live:
     def __init__(self, folder: Path, capacities: list[str], **options: Any) -> None:
-        self.folder, self.capacities, self.site = folder, capacities, Site(folder / "site")
+        self.folder, self.capacities, self.deployment = folder, capacities, DeploymentFolder(folder / "site")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         write_data(folder, len(capacities), rows=40 * len(capacities))
         with socket.socket() as s:
@@ -71,12 +71,12 @@ class Live:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def configure(self, **changes: Any) -> None:
-        values = yaml.safe_load(self.site.config.read_text())
-        self.site.config.write_text(yaml.safe_dump(values | changes))
+        values = yaml.safe_load(self.deployment.config.read_text())
+        self.deployment.config.write_text(yaml.safe_dump(values | changes))
 
     def train(self, *flags: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        self.site.log.unlink(missing_ok=True)  # so that nobody takes an earlier training's words for this one's
+        self.deployment.log.unlink(missing_ok=True)  # so that nobody takes an earlier training's words for this one's
         words = pa3dfl("deploy", "train", "site", *flags)
         return subprocess.Popen(words, cwd=self.folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
 
@@ -84,7 +84,7 @@ class Live:
         """Until the server's program has said so."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if self.site.log.exists() and said in self.site.log.read_text():
+            if self.deployment.log.exists() and said in self.deployment.log.read_text():
                 return
             time.sleep(0.2)
         raise AssertionError(f"never said: {said}")

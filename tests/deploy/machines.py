@@ -10,10 +10,10 @@ import yaml
 from flwr.app import Message
 
 from conftest import make_arrays
+from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.init import init
-from pa3dfl.deploy.resident import on_message
-from pa3dfl.deploy.serve import serve
-from pa3dfl.deploy.site import Site
+from pa3dfl.deploy.node import on_message
+from pa3dfl.deploy.server import serve
 from pa3dfl.engines.flower.engine import content
 from postbox import Postbox
 
@@ -37,22 +37,22 @@ class Machines(Postbox):
 
     def __init__(self, folder: Path, capacities: list[str], **options: Any) -> None:
         super().__init__()
-        self.folder, self.site = folder, Site(folder / "site")
+        self.folder, self.deployment = folder, DeploymentFolder(folder / "site")
         write_data(folder, len(capacities))
-        init(self.site, len(capacities), "127.0.0.1", 9093, False, OPTIONS | options)
+        init(self.deployment, len(capacities), "127.0.0.1", 9093, False, OPTIONS | options)
         self.here = {100 + i: self.node(i, c) for i, c in enumerate(capacities)}
         self.before: Callable[[int, dict[str, Any]], None] = lambda node, order: None
         self.orders: list[tuple[int, dict[str, Any]]] = []
 
     def node(self, i: int, capacity: str, **changes: Any) -> dict[str, Any]:
-        folder = self.site.nodes / f"node-{i}"
+        folder = self.deployment.nodes / f"node-{i}"
         data = str(self.folder / f"node-{i}.npz")
         said = {"name": f"node-{i}", "data": data, "capacity": capacity, "folder": str(folder)}
         return said | {"device": "cpu", "threads": "0"} | changes
 
     def configure(self, **changes: Any) -> None:
-        values = yaml.safe_load(self.site.config.read_text())
-        self.site.config.write_text(yaml.safe_dump(values | changes))
+        values = yaml.safe_load(self.deployment.config.read_text())
+        self.deployment.config.write_text(yaml.safe_dump(values | changes))
 
     def get_node_ids(self) -> list[int]:
         return list(self.here)
@@ -69,8 +69,8 @@ class Machines(Postbox):
         return replies
 
     def train(self, resume: bool = False, wait_for: int = 0, patience: float = 0.0) -> None:
-        self.site.ticket.write_text("mine")
-        given = {"folder": str(self.site.folder), "ticket": "mine", "resume": resume}
+        self.deployment.ticket.write_text("mine")
+        given = {"folder": str(self.deployment.path), "ticket": "mine", "resume": resume}
         self.serve(given | {"wait-for": wait_for, "patience": patience})
 
     def serve(self, given: dict[str, Any]) -> None:

@@ -20,8 +20,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 from live import Live
 
-from pa3dfl.deploy.site import program
-from pa3dfl.deploy.work import Link
+from pa3dfl.deploy.folder import program
+from pa3dfl.deploy.task_runner import Link
 
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
@@ -78,13 +78,13 @@ def bundle(folder: Path) -> bytes:
 @contextmanager
 def taken_over(live: Live) -> Iterator["TakenOver"]:
     """Flower's own SuperLink with the certificates, keys and port of the server that was there."""
-    files = live.site.certificates
+    files = live.deployment.certificates
     words = [program("flower-superlink"), "--host", "0.0.0.0", "--port", str(live.port), "--isolation", "process"]
     words += ["--ssl-ca-certfile", str(files / "ca.crt"), "--ssl-certfile", str(files / "server.crt")]
     words += ["--ssl-keyfile", str(files / "server.key"), "--enable-supernode-auth"]
     words += ["--database", str(live.folder / "superlink.copy.db"), "--disable-runtime-dependency-installation"]
     (live.folder / "superlink.copy.db").unlink(missing_ok=True)
-    with sqlite3.connect(live.site.folder / "superlink.db") as db:  # it knows the nodes
+    with sqlite3.connect(live.deployment.path / "superlink.db") as db:  # it knows the nodes
         db.execute("VACUUM INTO ?", (str(live.folder / "superlink.copy.db"),))
     live.execute("taken over", words, FLWR_HOME=str(live.folder / "thief"))
     try:
@@ -95,7 +95,7 @@ def taken_over(live: Live) -> Iterator["TakenOver"]:
 
 class TakenOver:
     def __init__(self, live: Live) -> None:
-        self.live, self.link = live, Link(f"127.0.0.1:{live.port}", live.site.ca().read_bytes())
+        self.live, self.link = live, Link(f"127.0.0.1:{live.port}", live.deployment.ca().read_bytes())
         self.control = ControlHttpClient.from_server_address(self.link.address, False, self.link.root, [])
 
     def run(self, app: bytes, swap: bytes | None = None) -> HttpGrid:
@@ -151,7 +151,7 @@ def flwr(home: Path, live: Live, address: str, token: str | None = None) -> dict
 
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
-        f'[superlink.site]\naddress = "{address}"\nroot-certificates = "{live.site.ca()}"\n'
+        f'[superlink.deployment]\naddress = "{address}"\nroot-certificates = "{live.deployment.ca()}"\n'
     )
     if token is not None:
         kept = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": token}

@@ -87,8 +87,8 @@ def test_insecure_has_neither_keys_nor_certificates() -> None:
         (("init", "new", "--engine", "flower"), "unknown argument '--engine'"),
         (("server", "nowhere"), "nowhere is not a deployment: make one with `pa3dfl deploy init nowhere`"),
         (("train", "nowhere"), "config nowhere/config.yaml cannot be read"),
-        (("train", "site", "--resume"), "there is no run in site to go on with"),
-        (("train", "done"), "done/run holds a run: go on with --resume, or say --overwrite"),
+        (("train", "site", "--resume"), "there is no run in site to resume: omit --resume"),
+        (("train", "done"), "done/run holds a run: use --resume or --overwrite"),
         (("node", "mine", "--data", "rows.npz"), "mine is not a node's folder: it has no node.yaml"),
         (("node", "site/nodes/node-0"), "a node needs data"),
         (("node", "site/nodes/node-0", "--data", "gone.npz"), "there is no file"),
@@ -124,7 +124,7 @@ def test_code_of_one_s_own_is_told_to_nodes() -> None:
     [
         (lambda s: (s / "token").unlink(), ("server", "site"), "site/token cannot be read (No such file or directory): "
          "`pa3dfl deploy init site` makes one"),
-        (lambda s: (s / "token").chmod(0o644), ("server", "site"), "site/token is open to other users (mode 644): say "
+        (lambda s: (s / "token").chmod(0o644), ("server", "site"), "site/token is open to other users (mode 644): run "
          "`chmod 600 site/token`"),
         (lambda s: (s / "token").chmod(0o644), ("train", "site"), "site/token is open to other users"),
         (lambda s: (s / "token").chmod(0o644), ("register", "site"), "site/token is open to other users"),
@@ -154,7 +154,7 @@ def test_a_port_in_use(capsys: Capture) -> None:
         init("--nodes", "1", "--port", str(port))
         capsys.readouterr()
         assert cli.main(["deploy", "server", "site"]) == 2
-        assert f"127.0.0.1:{port} is in use: stop what listens there" in capsys.readouterr().err
+        assert f"127.0.0.1:{port} is in use: stop the program that listens" in capsys.readouterr().err
 
 
 def say(path: Path, **changes: object) -> None:

@@ -15,7 +15,7 @@ from machines import Machines
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.deploy.capacity import check_capacity, share_of
-from pa3dfl.deploy.control import said
+from pa3dfl.deploy.launcher import said
 from pa3dfl.methods.assembly import configure
 
 
@@ -37,14 +37,14 @@ def train_with_a_late_node(machines: Machines) -> None:
 
 
 def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
-    """Two of three seats are taken at the start; the third node comes in round 1 and trains from then on."""
+    """Two of three clients are registered at the start; the third node comes in round 1 and trains from then on."""
     machines = Machines(tmp_path, CAPACITIES, method="pa3dfl", per_round=3, **SMALL["pa3dfl"])
     train_with_a_late_node(machines)
-    taken = [r["participants"] for r in records(machines.site.run)]
+    taken = [r["participants"] for r in records(machines.deployment.run)]
     assert taken[0] == [0, 1]
     assert taken[-1] == [0, 1, 2]
-    assert "node-2 came later and is client 2" in machines.site.log.read_text()
-    assert (machines.site.nodes / "node-2" / "model.json").exists()
+    assert "node-2 came later and is client 2" in machines.deployment.log.read_text()
+    assert (machines.deployment.nodes / "node-2" / "model.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_node_that_comes_after_a_test_may_have_a_width_of_its_own(method: str,
     machines.train(wait_for=2)
     machines.configure(rounds=5)
     machines.train(resume=True)
-    made = records(machines.site.run)
+    made = records(machines.deployment.run)
     assert [r["participants"] for r in made] == [[0, 1]] * 3 + [[0, 1, 2]] * 2
     assert [r["rejected"] for r in made] == [[]] * 5
     assert [r.get("untested") for r in made] == [None, [], None, [], []]
-    with (machines.site.run / "clients.csv").open() as f:
+    with (machines.deployment.run / "clients.csv").open() as f:
         rows = list(csv.DictReader(f))
     assert [(r["client"], r["width"]) for r in rows] == [("0", "1"), ("1", "1/2"), ("2", "1/4")]
     assert float(rows[0]["share"]) > float(rows[1]["share"]) > float(rows[2]["share"])
@@ -79,8 +79,8 @@ def test_a_node_with_another_capacity_keeps_its_width(tmp_path: Path) -> None:
     machines.here[100]["capacity"] = "1/16"
     machines.configure(rounds=2)
     machines.train(resume=True)
-    assert "node-0 has capacity 1/16 now: in this run it keeps the width of 1" in machines.site.log.read_text()
-    assert [r["rejected"] for r in records(machines.site.run)] == [[], []]
+    assert "node-0 has capacity 1/16 now: in this run it keeps the width of 1" in machines.deployment.log.read_text()
+    assert [r["rejected"] for r in records(machines.deployment.run)] == [[], []]
 
 
 def test_a_late_node_with_rows_of_another_kind_stays_out(tmp_path: Path) -> None:
@@ -88,15 +88,15 @@ def test_a_late_node_with_rows_of_another_kind_stays_out(tmp_path: Path) -> None
     with np.load("node-2.npz") as f:
         np.savez("node-2.npz", x=f["x"].astype(np.float32), y=f["y"])
     train_with_a_late_node(machines)
-    assert [r["participants"] for r in records(machines.site.run)] == [[0, 1]] * 3
-    assert "its rows are floats, those of the others are not" in machines.site.log.read_text()
+    assert [r["participants"] for r in records(machines.deployment.run)] == [[0, 1]] * 3
+    assert "its rows are floats, those of the others are not" in machines.deployment.log.read_text()
 
 
 def test_a_late_node_that_would_narrow_everybody_stays_out(tmp_path: Path) -> None:
     machines = Machines(tmp_path, ["1", "1/4", "1/256"], method="fedavg", per_round=3)
     train_with_a_late_node(machines)
-    assert [r["participants"] for r in records(machines.site.run)] == [[0, 1]] * 3
-    assert "it affords less than the width 1/2 at which all others train" in machines.site.log.read_text()
+    assert [r["participants"] for r in records(machines.deployment.run)] == [[0, 1]] * 3
+    assert "it affords less than the width 1/2 at which all others train" in machines.deployment.log.read_text()
 
 
 def test_too_few_nodes(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_name_belongs_to_one_node(tmp_path: Path) -> None:
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=1)
     machines.here[103] = machines.here[102] | {"folder": str(tmp_path / "thief")}
     machines.train()
-    assert "a node was not let in: the name 'node-2' is taken" in machines.site.log.read_text()
+    assert "a node was refused: the name 'node-2' is taken" in machines.deployment.log.read_text()
     assert {node for node, order in machines.orders if order["kind"] == "train"} <= {100, 101, 102}
 
 
@@ -122,19 +122,19 @@ def test_rows_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_on_a_node_is_a_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pa3dfl.engines.flower import shelf
+    from pa3dfl.engines.flower import state_store
 
     machines = Machines(tmp_path, CAPACITIES, method="ditto", per_round=3, rounds=1)
-    real = shelf.write_tensors
+    real = state_store.write_tensors
 
     def full(path: Path, tree: Tree, durable: bool) -> None:
         if "node-1" in str(path):
             raise OSError(28, "No space left on device")
         real(path, tree, durable)
 
-    monkeypatch.setattr(shelf, "write_tensors", full)
+    monkeypatch.setattr(state_store, "write_tensors", full)
     machines.train()
-    [record] = records(machines.site.run)
+    [record] = records(machines.deployment.run)
     assert record["participants"] == [0, 2]
     assert "No space left on device" in record["rejected"][0]["reason"]
 
@@ -143,11 +143,11 @@ def test_a_training_starts_once(tmp_path: Path) -> None:
     """A SuperLink that comes back starts unfinished runs again: that must not touch what is there."""
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=1)
     machines.train()
-    before = (machines.site.run / "rounds.jsonl").read_text()
-    given = {"folder": str(machines.site.folder), "ticket": "mine", "resume": False, "wait-for": 0, "patience": 0.0}
+    before = (machines.deployment.run / "rounds.jsonl").read_text()
+    given = {"folder": str(machines.deployment.path), "ticket": "mine", "resume": False, "wait-for": 0, "patience": 0.0}
     with pytest.raises(UserError, match="this training was started before"):
         machines.serve(given)
-    assert (machines.site.run / "rounds.jsonl").read_text() == before
+    assert (machines.deployment.run / "rounds.jsonl").read_text() == before
 
 
 def test_capacity_in_a_node_s_own_words() -> None:

@@ -14,8 +14,8 @@ from flwr.app import Message
 from machines import OPTIONS, Machines
 
 from pa3dfl.deploy import app
-from pa3dfl.deploy.resident import on_message, say
-from pa3dfl.deploy.work import refusal
+from pa3dfl.deploy.node import on_message, say
+from pa3dfl.deploy.task_runner import refusal
 from pa3dfl.engines.flower.engine import content, record
 
 SPY = "from pathlib import Path\nPath('was-here').write_text('x')\n\ndef make(width):\n    return None\n"
@@ -41,7 +41,7 @@ def test_code_is_run_only_if_the_node_was_told_of_it(field: str, machines: Machi
     order = {"kind": "who", "config": OPTIONS | {"method": "fedavg", field: "spy:make"}}
     for code in ("", "other:make", "spy:makes", "spy"):
         error = told(machines, order, code=code)["error"]
-        assert error == f"{field} 'spy:make' is code that this node was not told of: add it to `code` in node.yaml"
+        assert error == f"{field} 'spy:make' is code that this node does not allow: add it to `code` in node.yaml"
     assert not Path("was-here").exists()
     with contextlib.suppress(Exception):  # it makes nothing of use
         told(machines, order, code="other:make,spy:make")

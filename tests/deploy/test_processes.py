@@ -77,14 +77,14 @@ def test_same_bits_as_on_one_machine(method: str, three: Live) -> None:
     code, out = finish(three.train("--overwrite"))
     assert code == 0, out
     assert "3 nodes hold their model" in out
-    one, run = alone(three, method, method=method), three.site.run
+    one, run = alone(three, method, method=method), three.deployment.run
     assert without_time(one) == without_time(run)
     assert (one / "clients.csv").read_text() == (run / "clients.csv").read_text()
     a, b = saved(one), saved(run)
     assert same(a.server, b.server)
-    token = json.loads(three.site.seats.read_text())["token"]
+    token = json.loads(three.deployment.registrations.read_text())["token"]
     for i, receipt in b.private.items():
-        folder = three.site.nodes / f"node-{i}" / "state" / token
+        folder = three.deployment.nodes / f"node-{i}" / "state" / token
         assert same(a.private[i], load_file(folder / f"private.{int(receipt['round'])}.safetensors"))
 
 
@@ -96,19 +96,19 @@ def test_a_server_that_dies_ten_times_loses_at_most_the_running_rounds(three: Li
         training = three.train("--resume" if death else "--overwrite")
         three.wait_for("3 of 3 nodes are here")
         time.sleep(moments.uniform(0, 12))
-        kept = len(records(three.site.run)) if (three.site.run / "rounds.jsonl").exists() else 0
+        kept = len(records(three.deployment.run)) if (three.deployment.run / "rounds.jsonl").exists() else 0
         assert kept < rounds, "it was done before it died ten times: ask for more rounds"
         three.kill("server")
         code, out = finish(training)
         assert code != 0, out
         assert "--resume" in out.splitlines()[-1]
-        assert len(records(three.site.run)) - kept in (0, 1)
+        assert len(records(three.deployment.run)) - kept in (0, 1)
         three.server()
     code, out = finish(three.train("--resume"))
     assert code == 0, out
     one = alone(three, "resumed", method="ditto", rounds=rounds)
-    assert without_time(one) == without_time(three.site.run)
-    assert same(saved(one).server, saved(three.site.run).server)
+    assert without_time(one) == without_time(three.deployment.run)
+    assert same(saved(one).server, saved(three.deployment.run).server)
 
 
 def test_a_node_that_comes_back_has_its_state(three: Live) -> None:
@@ -116,22 +116,22 @@ def test_a_node_that_comes_back_has_its_state(three: Live) -> None:
     three.configure(method="ditto", rounds=4, per_round=3, timeout=40.0)
     training = three.train("--overwrite")
     three.wait_for("3 of 3 nodes are here")
-    while not (three.site.run / "rounds.jsonl").exists() or not records(three.site.run):
+    while not (three.deployment.run / "rounds.jsonl").exists() or not records(three.deployment.run):
         time.sleep(0.2)
     three.kill("node-1")
-    token = json.loads(three.site.seats.read_text())["token"]
-    folder = three.site.nodes / "node-1" / "state" / token
+    token = json.loads(three.deployment.registrations.read_text())["token"]
+    folder = three.deployment.nodes / "node-1" / "state" / token
     before = {file.name: file.read_bytes() for file in folder.glob("private.*.safetensors")}
     assert before
     three.node(1)
     assert {file.name: file.read_bytes() for file in folder.glob("private.*.safetensors")} == before
     code, out = finish(training)
     assert code == 0, out
-    seen = records(three.site.run)
+    seen = records(three.deployment.run)
     assert 1 not in seen[-1].get("missing", []), "it never took part again"
     server, private = survivors(three, [r.get("missing", []) for r in seen])
-    assert same(server, saved(three.site.run).server)
-    receipt = saved(three.site.run).private[1]
+    assert same(server, saved(three.deployment.run).server)
+    receipt = saved(three.deployment.run).private[1]
     assert same(private[1], load_file(folder / f"private.{int(receipt['round'])}.safetensors"))
 
 
@@ -155,7 +155,7 @@ def test_who_is_not_known_does_not_get_in(three: Live) -> None:
     """Plaintext, another authority, a key that nobody registered: none of them becomes a node."""
     plain, forged, strange = (three.folder / name for name in ("plain", "forged", "strange"))
     for folder in (plain, forged, strange):
-        shutil.copytree(three.site.nodes / "node-0", folder, ignore=shutil.ignore_patterns("state", "flower"))
+        shutil.copytree(three.deployment.nodes / "node-0", folder, ignore=shutil.ignore_patterns("state", "flower"))
     write_certificates(three.folder / "other", "127.0.0.1")
     shutil.copy(three.folder / "other" / "ca.crt", forged / "ca.crt")
     write_node_key(strange / "key")
@@ -205,11 +205,11 @@ def test_killed_in_the_middle_of_a_round(k: int, eight: Live) -> None:
         assert out.splitlines()[-1] == "pa3dfl: round 1: none of 8 clients answered; 0 rounds are kept"
         return
     assert code == 0, out
-    first, second = records(eight.site.run)
+    first, second = records(eight.deployment.run)
     assert first["missing"] == second["missing"] == dead
     assert first["seconds"] <= TIMEOUT + 5
     assert second["untested"] == dead
-    assert same(survivors(eight, [dead, dead])[0], saved(eight.site.run).server)
+    assert same(survivors(eight, [dead, dead])[0], saved(eight.deployment.run).server)
 
 
 def test_all_methods_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from starlette.testclient import TestClient
-from test_door import SECRET, STRANGER, Server
+from test_access import SECRET, STRANGER, Server
 
 from pa3dfl.deploy.app import BUNDLE
 from pa3dfl.deploy.executor import ACQUIRE
@@ -42,7 +42,7 @@ class Speaker:
         self.client = FleetHttpClient(
             "https://192.0.2.1:9093", interceptors=[NodeAuthHttpInterceptor(key, key.public_key())]
         )
-        self.client._client = TestClient(server.door, "https://192.0.2.1:9093", client=(STRANGER, 50000))  # type: ignore[assignment]
+        self.client._client = TestClient(server.guarded, "https://192.0.2.1:9093", client=(STRANGER, 50000))  # type: ignore[assignment]
         public = public_key_to_bytes(key.public_key())
         self.client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=30.0))
 
@@ -79,7 +79,7 @@ class Leader:
     """The server's program in a run that was started with the token."""
 
     def __init__(self, server: Server) -> None:
-        local = TestClient(server.door, "https://127.0.0.1:9093", client=("127.0.0.1", 50001))
+        local = TestClient(server.guarded, "https://127.0.0.1:9093", client=("127.0.0.1", 50001))
 
         def client(*interceptors: Any) -> RuntimeHttpClient:
             made = RuntimeHttpClient("https://127.0.0.1:9093", interceptors=interceptors)

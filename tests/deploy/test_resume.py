@@ -37,20 +37,20 @@ def test_resume_gives_the_same_bits(method: str, tmp_path: Path) -> None:
     machines.before, machines.here = lambda *_: None, everybody
     machines.train(resume=True)
     one = alone(**chosen)
-    assert records(one) == records(machines.site.run)
-    assert same(saved(one).server, saved(machines.site.run).server)
+    assert records(one) == records(machines.deployment.run)
+    assert same(saved(one).server, saved(machines.deployment.run).server)
 
 
 def test_a_stranger_at_resume_stays_out(tmp_path: Path) -> None:
-    """All seats are taken by the run that goes on; another node is there, and another key under a known name."""
+    """The resumed run has no free client number; another node is there, and another key under a known name."""
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=2)
     machines.train()
     machines.configure(rounds=3)
     machines.here[200] = machines.node(0, "1", name="stranger")
     machines.here[201] = machines.here.pop(102)  # node-2's name with another of Flower's numbers
     machines.train(resume=True, wait_for=2)
-    assert [r["round"] for r in records(machines.site.run)] == [1, 2, 3]
-    assert "the name 'node-2' belongs to another key" in machines.site.log.read_text()
+    assert [r["round"] for r in records(machines.deployment.run)] == [1, 2, 3]
+    assert "the name 'node-2' belongs to another key" in machines.deployment.log.read_text()
     asked = {node for node, order in machines.orders if order["kind"] == "train" and order["round"] == 3}
     assert asked <= {100, 101}
     machines.configure(lr=0.5)
@@ -75,17 +75,17 @@ def test_a_server_killed_ten_times(tmp_path: Path) -> None:
 
     machines.before = before
     while True:
-        left, kept = rng.randint(0, 4), len(records(machines.site.run)) if machines.site.run.exists() else 0
+        left, kept = rng.randint(0, 4), len(records(machines.deployment.run)) if machines.deployment.run.exists() else 0
         try:
-            machines.train(resume=machines.site.run.exists())
+            machines.train(resume=machines.deployment.run.exists())
             break
         except Killed:
             kills += 1
-            assert len(records(machines.site.run)) >= kept
+            assert len(records(machines.deployment.run)) >= kept
     assert kills == 10
     one = alone(method="ditto", rounds=8, eval_every=4)
-    assert records(one) == records(machines.site.run)
-    assert same(saved(one).server, saved(machines.site.run).server)
+    assert records(one) == records(machines.deployment.run)
+    assert same(saved(one).server, saved(machines.deployment.run).server)
     for i, tree in saved(one).private.items():
-        receipt = int(saved(machines.site.run).private[i]["round"])
+        receipt = int(saved(machines.deployment.run).private[i]["round"])
         assert same(tree, load_file(state(machines, i) / f"private.{receipt}.safetensors"))

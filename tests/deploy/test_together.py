@@ -29,7 +29,7 @@ def test_same_bits_as_on_one_machine(method: str, tmp_path: Path) -> None:
     chosen = {"method": method} | SMALL.get(method, {})
     machines = Machines(tmp_path, CAPACITIES, **chosen)
     machines.train()
-    one, run = alone(**chosen), machines.site.run
+    one, run = alone(**chosen), machines.deployment.run
     assert records(one) == records(run)
     assert (one / "clients.csv").read_text() == (run / "clients.csv").read_text()
     a, b = saved(one), saved(run)
@@ -44,9 +44,9 @@ def test_every_node_can_use_its_model(method: str, tmp_path: Path, capsys: pytes
     """`predict` says of a node's test rows what the federation counted."""
     machines = Machines(tmp_path, CAPACITIES, method=method, **SMALL.get(method, {}))
     machines.train()
-    rows = list(csv.DictReader((machines.site.run / "clients.csv").open()))
+    rows = list(csv.DictReader((machines.deployment.run / "clients.csv").open()))
     for i, row in enumerate(rows):
-        folder = machines.site.nodes / f"node-{i}"
+        folder = machines.deployment.nodes / f"node-{i}"
         card = json.loads((folder / "model.json").read_text())
         assert card["test_accuracy"] == float(row["test_accuracy"])
         own = np.load(tmp_path / f"node-{i}.npz")
@@ -81,7 +81,7 @@ def test_who_goes_is_missing_and_who_comes_back_goes_on(tmp_path: Path) -> None:
 
     machines.before = before
     machines.train()
-    assert [(r["participants"], r["missing"]) for r in records(machines.site.run)] == [
+    assert [(r["participants"], r["missing"]) for r in records(machines.deployment.run)] == [
         ([0, 1, 2], []), ([0, 2], [1]), ([0, 1, 2], []),
     ]  # fmt: skip
     third = [order for _, order in machines.orders if order["kind"] == "train" and order["round"] == 3]
@@ -98,5 +98,5 @@ def test_nobody_answers(tmp_path: Path) -> None:
     machines.before = before
     with pytest.raises(UserError, match="round 2: none of 2 clients answered; 1 rounds are kept"):
         machines.train()
-    outcome = json.loads(machines.site.outcome.read_text())
+    outcome = json.loads(machines.deployment.outcome.read_text())
     assert outcome == {"ticket": "mine", "ok": False, "line": "round 2: none of 2 clients answered; 1 rounds are kept"}

@@ -7,9 +7,9 @@ from typing import Any
 from flwr.app import Message
 
 from pa3dfl.engines.flower.engine import Flower, content, record
-from pa3dfl.engines.flower.node import Workplace, answer
-from pa3dfl.engines.flower.shelf import Shelf
-from pa3dfl.engines.flower.wire import Facts
+from pa3dfl.engines.flower.messages import Facts
+from pa3dfl.engines.flower.node import LocalRun, answer
+from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method
 from pa3dfl.methods.problem import Task
@@ -40,11 +40,11 @@ class Nodes(Postbox):
     def close(self) -> None:
         pass
 
-    def workplace(self, order: Facts) -> Workplace:
-        return Workplace(self.method, self.task, Sequential(), self.shelf(order["client"]))
+    def local_run(self, order: Facts) -> LocalRun:
+        return LocalRun(self.method, self.task, Sequential(), self.states(order["client"]))
 
-    def shelf(self, client: int) -> Shelf:
-        return Shelf(self.folder / str(client), keep=3)
+    def states(self, client: int) -> StateStore:
+        return StateStore(self.folder / str(client), keep=3)
 
     def tested(self, *_: Any) -> None:
         pass

@@ -21,8 +21,8 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.core.tree import wire as copy
 from pa3dfl.engines import Round
-from pa3dfl.engines.flower import wire
-from pa3dfl.engines.flower.shelf import Shelf
+from pa3dfl.engines.flower import messages
+from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
@@ -65,7 +65,7 @@ def test_same_bits_as_the_sequential_engine(name: str, make_task: Make, tmp_path
     assert ends[0][2] == ends[1][2]
     assert ends[0][1].keys() == ends[1][1].keys()
     for i, receipt in ends[1][1].items():
-        assert same(ends[0][1][i], nodes.shelf(i).load(int(receipt["round"])) or {})
+        assert same(ends[0][1][i], nodes.states(i).load(int(receipt["round"])) or {})
 
 
 def with_tree(change: Callable[[Tree], Any]) -> Tamper:
@@ -152,17 +152,17 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
 
 
 def test_a_size_is_refused_before_tensors_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "load", lambda blob: pytest.fail("tensors were built"))
+    monkeypatch.setattr(messages, "load", lambda blob: pytest.fail("tensors were built"))
     spec = {"w": ((10,), torch.float32)}
-    with pytest.raises(wire.Refused, match="bytes, expected at most 1,326"):
-        wire.unpack(bytes(1327), wire.room(spec))
-    assert len(wire.pack({"w": torch.ones(10)})) <= wire.room(spec)
+    with pytest.raises(messages.Refused, match="bytes, expected at most 1,326"):
+        messages.unpack(bytes(1327), messages.room(spec))
+    assert len(messages.pack({"w": torch.ones(10)})) <= messages.room(spec)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", None, b"\xff", "[" * 100_000])
 def test_facts_that_are_none(text: Any) -> None:
-    with pytest.raises(wire.Refused):
-        wire.read_facts(text)
+    with pytest.raises(messages.Refused):
+        messages.read_facts(text)
 
 
 def test_who_does_not_answer_is_not_waited_for_longer(make_task: Make, tmp_path: Path) -> None:
@@ -205,24 +205,24 @@ def test_a_score_of_training_that_is_none(make_task: Make, tmp_path: Path) -> No
     assert [u.score is None for u in updates] == [True, True, False]
 
 
-def test_the_shelf_keeps_what_the_server_may_ask_for(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "mine", keep=2)
-    assert shelf.load(None) is None
+def test_the_state_store_keeps_what_the_server_may_ask_for(tmp_path: Path) -> None:
+    states = StateStore(tmp_path / "mine", keep=2)
+    assert states.load(None) is None
     for rnd in (1, 2, 3):
-        shelf.save(rnd, {"v": torch.full((2,), float(rnd))})
-    shelf.settle(3)
-    assert shelf.rounds() == [2, 3]
-    shelf.save(5, {"v": torch.zeros(2)})
-    shelf.settle(3)  # round 5 was not accepted
-    assert shelf.rounds() == [2, 3]
-    assert torch.equal((shelf.load(2) or {})["v"], torch.tensor([2.0, 2.0]))
+        states.save(rnd, {"v": torch.full((2,), float(rnd))})
+    states.settle(3)
+    assert states.rounds() == [2, 3]
+    states.save(5, {"v": torch.zeros(2)})
+    states.settle(3)  # round 5 was not accepted
+    assert states.rounds() == [2, 3]
+    assert torch.equal((states.load(2) or {})["v"], torch.tensor([2.0, 2.0]))
     with pytest.raises(UserError, match="private state of round 5 cannot be read"):
-        shelf.load(5)
+        states.load(5)
     (tmp_path / "mine" / "private.3.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match="private state of round 3 cannot be read"):
-        shelf.load(3)
-    shelf.settle(None)
-    assert shelf.rounds() == []
+        states.load(3)
+    states.settle(None)
+    assert states.rounds() == []
 
 
 def test_a_rejected_round_leaves_no_private_state(make_task: Make, tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_a_rejected_round_leaves_no_private_state(make_task: Make, tmp_path: Pat
             server = method.aggregate(task, server, good, rnd)
         ends.append((server, private))
     assert same(ends[0][0], ends[1][0])
-    assert nodes.shelf(1).rounds() == [1, 3]
-    assert same(ends[0][1][1], nodes.shelf(1).load(3) or {})
+    assert nodes.states(1).rounds() == [1, 3]
+    assert same(ends[0][1][1], nodes.states(1).load(3) or {})
 
 
 RAY = {
@@ -273,4 +273,4 @@ def assert_same_run(one: Path, ray: Path) -> None:
     assert same(a.server, b.server)
     assert a.private.keys() == b.private.keys()
     for i, receipt in b.private.items():
-        assert same(a.private[i], Shelf(ray / "nodes" / str(i), 3).load(int(receipt["round"])) or {})
+        assert same(a.private[i], StateStore(ray / "nodes" / str(i), 3).load(int(receipt["round"])) or {})

@@ -177,7 +177,7 @@ def test_asked_to_stop(number: signal.Signals, data: str, tmp_path: Path) -> Non
     kept = Checkpoints(path / "checkpoints").load(torch.device("cpu"))
     assert kept is not None
     assert kept.round == len(rounds(path)) >= 2
-    assert f"{kept.round} rounds are kept" in said
+    assert f"stopped after {kept.round} rounds" in said
     assert "Traceback" not in said
 
 

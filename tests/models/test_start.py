@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from conftest import build
 from pa3dfl import methods
-from pa3dfl.deploy import parts
+from pa3dfl.deploy import tasks
 from pa3dfl.methods import assembly
 from pa3dfl.methods.problem import Task
 from pa3dfl.models import NAMES, Model, factory_of
@@ -181,8 +181,8 @@ def test_biases_of_local_heads_follow_the_rule(rule: str) -> None:
 
 def test_nodes_of_a_deployment_start_by_the_rule_of_the_config() -> None:
     config = assembly.configure({"model": "cnn-fashion", "init": "pytorch", "device": "cpu", "method": "local-only"})
-    method, common = assembly.make_method(config), parts.Common((1, 28, 28), 10, None, None)
-    task = parts._task(config, method, common, [], build(method).data, torch.device("cpu"))
+    method, common = assembly.make_method(config), tasks.Common((1, 28, 28), 10, None, None)
+    task = tasks._task(config, method, common, [], build(method).data, torch.device("cpu"))
     assert task.model.rule == "pytorch"
 
 

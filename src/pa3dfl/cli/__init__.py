@@ -1,6 +1,6 @@
-"""The command-line tool: arguments in, tables out. Nothing is computed here.
+"""The command-line tool: it parses arguments, calls the package and prints results. One file for each command.
 
-A command is a function of its arguments: those that train are in `training`, those that only look in `looking`.
+May import every other room, but heavy modules only after the arguments are parsed.
 """
 
 import sys
@@ -11,19 +11,19 @@ from pa3dfl import __version__
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.logging import log, show_messages
 
-USAGE = """pa3dfl: personal models for devices that differ in both data and capacity
+USAGE = """pa3dfl: personalised federated learning for clients that differ in data and capacity
 
-  pa3dfl run [CONFIG.yaml] [--method … --data … --setting … --rounds … …]   train
-  pa3dfl resume DIR                    go on with a run that was stopped
-  pa3dfl report DIR…                   table and pictures of one or several runs
-  pa3dfl compare                       several methods and seeds on equal terms, in one table
-  pa3dfl tune METHOD                   try a grid of options, choose by validation accuracy
-  pa3dfl reproduce [PART]              the paper's experiments: plan, run, render docs/reproduction.md
-  pa3dfl methods                       what can be trained
+  pa3dfl run [CONFIG.yaml] [--method … --data … --setting … --rounds … …]   train one method
+  pa3dfl resume DIR                    continue a stopped run
+  pa3dfl report DIR…                   compare finished runs in a table and in pictures
+  pa3dfl compare                       train several methods and seeds with equal options, print one table
+  pa3dfl tune METHOD                   train with a grid of options, choose by validation accuracy
+  pa3dfl reproduce [PART]              repeat the paper's experiments and write docs/reproduction.md
+  pa3dfl methods                       list the methods
   pa3dfl cost                          multiply-adds, memory, parameters and bytes by method and width
-  pa3dfl data [NAME]                   what data is here; with a name, who gets which labels
-  pa3dfl deploy init|server|node|train a federation on real machines, see docs/deploy.md
-  pa3dfl predict MODEL FILE            what a node's own model says of a file's rows
+  pa3dfl data [NAME]                   list the data sets; with NAME, the distribution of labels to clients
+  pa3dfl deploy init|server|register|node|train   a federation on several machines, see docs/deploy.md
+  pa3dfl predict MODEL FILE            predict labels with the personal model of a node
 
 Every command takes --help; those that print a table take --json.
 The shortest complete run: pa3dfl run --rounds 10
@@ -32,28 +32,17 @@ The shortest complete run: pa3dfl run --rounds 10
 Command = Callable[[list[str]], None]
 
 
-def imported(module: str, name: str) -> Command:
-    """A command that is imported when it is called. It parses its arguments before it imports what takes long."""
+def imported(name: str) -> Command:
+    """The function NAME of the module NAME, imported when it is called."""
 
     def command(argv: list[str]) -> None:
-        getattr(import_module(module), name)(argv)
+        getattr(import_module(f"pa3dfl.cli.{name}"), name)(argv)
 
     return command
 
 
-COMMANDS: Mapping[str, Command] = {
-    "run": imported("pa3dfl.cli.training", "run"),
-    "resume": imported("pa3dfl.cli.training", "resume"),
-    "report": imported("pa3dfl.cli.looking", "report_runs"),
-    "compare": imported("pa3dfl.cli.training", "compare_methods"),
-    "tune": imported("pa3dfl.cli.training", "tune_methods"),
-    "reproduce": imported("pa3dfl.cli.reproducing", "reproduce"),
-    "methods": imported("pa3dfl.cli.looking", "list_methods"),
-    "cost": imported("pa3dfl.cli.looking", "list_costs"),
-    "data": imported("pa3dfl.cli.looking", "describe_data"),
-    "deploy": imported("pa3dfl.cli.deploy", "deploy"),
-    "predict": imported("pa3dfl.cli.deploy", "predict"),
-}
+NAMES = ("run", "resume", "report", "compare", "tune", "reproduce", "methods", "cost", "data", "deploy", "predict")
+COMMANDS: Mapping[str, Command] = {name: imported(name) for name in NAMES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error(str(e))
         return 2
     except Interrupted as e:
-        log.error(f"stopped; {e.round} rounds are kept, `pa3dfl resume {e.path}` goes on from there")
+        log.error(f"stopped after {e.round} rounds: continue with `pa3dfl resume {e.path}`")
         return 130
     except KeyboardInterrupt:
         log.error("stopped")
@@ -82,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error(f"{e.filename or 'a file'}: {e.strerror or e}")
         return 1
     except RuntimeError as e:
-        if type(e).__name__ != "OutOfMemoryError":  # torch's: whoever raises it has imported it
+        if type(e).__name__ != "OutOfMemoryError":  # by name: PyTorch may not be imported
             raise
-        log.error("the GPU's memory is full: let other programs end, use a smaller --batch, or use --device cpu")
+        log.error("out of GPU memory: stop other programs, use a smaller --batch, or use --device cpu")
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""`python -m pa3dfl.cli`."""
+"""`python -m pa3dfl.cli`, for when the script `pa3dfl` is not on the PATH."""
 
 import sys
 

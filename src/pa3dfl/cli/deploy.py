@@ -1,7 +1,6 @@
-"""The commands `pa3dfl deploy …` and `pa3dfl predict`: arguments in, one line out for whatever cannot be."""
+"""The commands `pa3dfl deploy …`."""
 
 import errno
-import json
 import os
 import socket
 import sys
@@ -11,10 +10,10 @@ from pathlib import Path
 
 from pa3dfl.cli.flags import Parser, add_config, peek
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.logging import log
-from pa3dfl.core.options.config import Config, coerce, read_yaml
+from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.core.options.schema import coerce, whole_number
 
-# What a deployment decides by itself, or what its nodes bring along.
+# Options that the deployment sets itself or that its nodes provide.
 FIXED = (
     "engine", "out", "data_dir", "clients", "partition", "dirichlet_alpha", "classes_per_client", "setting",
     "checkpoint_every",
@@ -22,8 +21,8 @@ FIXED = (
 
 
 def deploy(argv: list[str]) -> None:
-    parser = Parser("pa3dfl deploy", description="A federation on real machines; docs/deploy.md goes through it.")
-    parser.add_argument("what", choices=list(STEPS), help="what to do; each takes --help")
+    parser = Parser("pa3dfl deploy", description="Run a federation on several machines, see docs/deploy.md.")
+    parser.add_argument("what", choices=list(STEPS), help="step; each takes --help")
     args = parser.parse_args(argv[:1])
     if find_spec("flwr") is None:
         raise UserError("deploy needs Flower: pip install 'pa3dfl[flower]'")
@@ -31,12 +30,17 @@ def deploy(argv: list[str]) -> None:
 
 
 def init(argv: list[str]) -> None:
-    parser = Parser("pa3dfl deploy init", description="Write the Flower app, certificates for tests, keys and configs.")
-    _folder(parser)
-    parser.add_argument("--nodes", default="3", metavar="N", help="how many nodes get a folder and a key [3]")
-    parser.add_argument("--host", default="127.0.0.1", metavar="X", help="where nodes find the server [127.0.0.1]")
-    parser.add_argument("--port", default="9093", metavar="N", help="its port [9093]")
-    parser.add_argument("--insecure", action="store_true", help="no TLS, no keys: for tests on one machine only")
+    parser = Parser(
+        "pa3dfl deploy init",
+        description="Write the deployment folder: certificates for tests, keys, configs, node folders.",
+    )
+    _add_folder(parser)
+    parser.add_argument("--nodes", default="3", metavar="N", help="number of nodes; each gets a folder and a key [3]")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="X", help="address of the server, as nodes see it [127.0.0.1]"
+    )
+    parser.add_argument("--port", default="9093", metavar="N", help="port of the server [9093]")
+    parser.add_argument("--insecure", action="store_true", help="no TLS and no keys, for tests on one machine")
     from pa3dfl import methods
     from pa3dfl.methods.assembly import configure, flat, option_fields
 
@@ -45,61 +49,64 @@ def init(argv: list[str]) -> None:
     args = vars(parser.parse_exactly(argv))
     from pa3dfl.deploy.init import init as write
 
-    site, nodes, port = _site(args.pop("dir")), coerce("nodes", args.pop("nodes"), int), args.pop("port")
-    if nodes < 1:
-        raise UserError(f"nodes is {nodes}: expected at least 1")
+    deployment, nodes = _deployment(args.pop("dir")), whole_number("nodes", args.pop("nodes"), at_least=1)
+    port = whole_number("port", args.pop("port"))
     host, insecure = args.pop("host"), args.pop("insecure")
-    args.setdefault("data", "nodes")  # a name that stands for no data set: nodes bring theirs
+    args.setdefault("data", "nodes")  # not the name of a data set: each node has its own data
     known = flat(configure(args))
-    folders = write(site, nodes, host, coerce("port", port, int), insecure, {k: known[k] for k in args})
-    print(f"{site.folder}: written for {len(folders)} nodes; what is trained is in {site.config}")
-    print(f"next: pa3dfl deploy server {site.folder}")
+    folders = write(deployment, nodes, host, port, insecure, {k: known[k] for k in args})
+    print(
+        f"{deployment.path}: written for {len(folders)} nodes; the options of the training are in {deployment.config}"
+    )
+    print(f"next: pa3dfl deploy server {deployment.path}")
     print(f"then on each node: pa3dfl deploy node {folders[0]} --data FILE.npz --capacity 1/4")
 
 
 def server(argv: list[str]) -> None:
     parser = Parser(
-        "pa3dfl deploy server", description="Start Flower's SuperLink and let in the nodes whose key is there."
+        "pa3dfl deploy server",
+        description="Start Flower's SuperLink and register the nodes whose public key is in DIR/keys.",
     )
-    _folder(parser)
-    site = _site(parser.parse_exactly(argv).dir)
-    settings, environment = site.settings(), site.environment()
-    site.read_token()
-    site.proxies()
+    _add_folder(parser)
+    deployment = _deployment(parser.parse_exactly(argv).dir)
+    settings, environment = deployment.settings(), deployment.environment()
+    deployment.read_token()
+    deployment.proxies()
     _bindable(str(settings["host"]), int(settings["port"]))
     sys.stdout.flush()
-    # Becomes the SuperLink, with Flower's settings in its environment from the start.
-    os.execve(sys.executable, [sys.executable, "-m", "pa3dfl.deploy.superlink", str(site.folder)], environment)
+    # This process becomes the SuperLink. Flower reads its settings from the environment when it is imported.
+    os.execve(sys.executable, [sys.executable, "-m", "pa3dfl.deploy.superlink", str(deployment.path)], environment)
 
 
 def register(argv: list[str]) -> None:
     parser = Parser(
-        "pa3dfl deploy register", description="Let in the nodes whose public key is in DIR/keys, and no others."
+        "pa3dfl deploy register",
+        description="Register the nodes whose public key is in DIR/keys; unregister all others.",
     )
-    _folder(parser)
-    site = _site(parser.parse_exactly(argv).dir)
-    if site.settings()["insecure"]:
-        raise UserError(f"{site.folder} was made with --insecure: its nodes have no keys")
-    from pa3dfl.deploy.control import register as let_in
+    _add_folder(parser)
+    deployment = _deployment(parser.parse_exactly(argv).dir)
+    if deployment.settings()["insecure"]:
+        raise UserError(f"{deployment.path} was made with --insecure: its nodes have no keys")
+    from pa3dfl.deploy.launcher import register as let_in
 
-    for line in let_in(site):
+    for line in let_in(deployment):
         print(f"pa3dfl: {line}", flush=True)
 
 
 def node(argv: list[str]) -> None:
-    parser = Parser("pa3dfl deploy node", description="Start a node: its data and its model stay on this machine.")
-    parser.add_argument("dir", type=Path, metavar="DIR", help="this node's folder, as written by `pa3dfl deploy init`")
-    parser.add_argument("--data", metavar="FILE", help="its own rows: a .npz with x and y [that of node.yaml]")
+    parser = Parser("pa3dfl deploy node", description="Start a node. Its data and its model stay on this machine.")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="folder of the node, written by `pa3dfl deploy init`")
+    parser.add_argument("--data", metavar="FILE", help="data of the node: a .npz with x and y [that of node.yaml]")
     parser.add_argument(
         "--capacity",
         metavar="X",
-        help="share of the full model (1/4), or a budget: 20MB, 300Mmac [that of node.yaml, 1]",
+        help="share of the full model (1/4) or budget (20MB, 300Mmac) [that of node.yaml, or 1]",
     )
     parser.add_argument("--device", metavar="X", help="auto, cpu or cuda [auto]")
-    parser.add_argument("--threads", metavar="N", help="CPU threads [as the server says]")
-    parser.add_argument("--insecure", action="store_true", help="no TLS, no key: for tests on one machine only")
+    parser.add_argument("--threads", metavar="N", help="CPU threads [those of the server's config]")
+    parser.add_argument("--insecure", action="store_true", help="no TLS and no key, for tests on one machine")
     args = parser.parse_exactly(argv)
-    from pa3dfl.deploy.start import start_node
+    from pa3dfl.deploy.node_launcher import start_node
 
     flags = {k: v for k, v in vars(args).items() if k != "dir" and v not in (None, False)}
     path = args.dir / "node.yaml"
@@ -110,18 +117,18 @@ def node(argv: list[str]) -> None:
 
 def train(argv: list[str]) -> None:
     parser = Parser(
-        "pa3dfl deploy train", description="Train with the nodes that are there; run it where the server is."
+        "pa3dfl deploy train", description="Train with the connected nodes. Run this on the machine of the server."
     )
-    _folder(parser)
-    parser.add_argument("--resume", action="store_true", help="go on after the last round that was kept")
-    parser.add_argument("--overwrite", action="store_true", help="start anew over an earlier run")
-    parser.add_argument("--wait-for", default="0", metavar="N", help="nodes to wait for [all]")
-    parser.add_argument("--patience", dest="wait_s", default="600", metavar="S", help="seconds to wait for them [600]")
+    _add_folder(parser)
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run")
+    parser.add_argument("--wait-for", default="0", metavar="N", help="number of nodes to wait for [all]")
+    parser.add_argument("--patience", dest="wait_s", default="600", metavar="S", help="seconds to wait for nodes [600]")
     args = parser.parse_exactly(argv)
-    from pa3dfl.deploy.control import train as drive
+    from pa3dfl.deploy.launcher import train as drive
 
-    wait_for, wait_s = coerce("wait-for", args.wait_for, int), coerce("patience", args.wait_s, float)
-    drive(_site(args.dir), args.resume, args.overwrite, wait_for, wait_s)
+    wait_for, wait_s = whole_number("wait-for", args.wait_for, at_least=0), coerce("patience", args.wait_s, float)
+    drive(_deployment(args.dir), args.resume, args.overwrite, wait_for, wait_s)
 
 
 STEPS: Mapping[str, Callable[[list[str]], None]] = {
@@ -133,42 +140,14 @@ STEPS: Mapping[str, Callable[[list[str]], None]] = {
 }
 
 
-def predict(argv: list[str]) -> None:
-    parser = Parser("pa3dfl predict", description="What a node's own model says of a file's rows.")
-    parser.add_argument("model", type=Path, metavar="MODEL", help="a node's folder, or its model.json")
-    parser.add_argument("file", type=Path, metavar="FILE", help=".npz with x, and y if accuracy is asked for")
-    parser.add_argument("--out", type=Path, metavar="X", help="write labels and probabilities to this .npz")
-    parser.add_argument("--json", action="store_true", help="print as JSON")
-    args = parser.parse_exactly(argv)
-    import numpy as np
-
-    from pa3dfl.data import load_own
-    from pa3dfl.runs import personal
-
-    arrays = load_own(args.file)
-    p = personal.predict(personal.read(args.model), arrays)
-    label = p.argmax(1)
-    facts = {"rows": len(label), "accuracy": float((label == arrays.y).mean()), "labels": label.tolist()}
-    if args.out is not None:
-        np.savez(args.out, label=label, probability=p)
-    if args.json:
-        print(json.dumps(facts))
-        return
-    print(f"{facts['rows']} rows, accuracy {100 * facts['accuracy']:.1f}%")
-    if args.out is None:
-        print(" ".join(map(str, label.tolist())))
-    else:
-        log.info(f"labels and probabilities are in {args.out}")
+def _add_folder(parser: Parser) -> None:
+    parser.add_argument("dir", type=Path, metavar="DIR", help="deployment folder")
 
 
-def _folder(parser: Parser) -> None:
-    parser.add_argument("dir", type=Path, metavar="DIR", help="the deployment's folder")
+def _deployment(folder: Path) -> "DeploymentFolder":  # type: ignore[name-defined]  # noqa: F821
+    from pa3dfl.deploy.folder import DeploymentFolder
 
-
-def _site(folder: Path) -> "Site":  # type: ignore[name-defined]  # noqa: F821
-    from pa3dfl.deploy.site import Site
-
-    return Site(folder)
+    return DeploymentFolder(folder)
 
 
 def _bindable(host: str, port: int) -> None:
@@ -179,9 +158,9 @@ def _bindable(host: str, port: int) -> None:
             s.bind(place)
     except OSError as e:
         if e.errno == errno.EADDRINUSE:
-            reason = "is in use: stop what listens there, or set another port in server.yaml"
+            reason = "is in use: stop the program that listens there, or set another port in server.yaml"
         else:
             reason = (
-                f"cannot be listened at ({e.strerror or e}): set host and port in server.yaml; 0.0.0.0 is any address"
+                f"cannot be listened on ({e.strerror or e}): set host and port in server.yaml; 0.0.0.0 is any address"
             )
         raise UserError(f"{host}:{port} {reason}") from None

@@ -1,17 +1,19 @@
-"""Command-line flags from dataclass fields: one definition for file, flags and help."""
+"""The parser of all commands, flags made from the schema of options, and parsers of common arguments."""
 
 import argparse
 import dataclasses
-import difflib
+import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.config import Config
+from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.core.options.schema import Field, coerce, flag_help, suggest
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers a wrong call with one line."""
+    """Reports a wrong call as a `UserError`, which is printed as one line."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
@@ -22,12 +24,12 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see `{self.prog} --help`")
 
     def parse_exactly(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse, and suggest the flag that was probably meant for one that does not exist."""
+        """Parse; for an unknown flag, raise an error that suggests the most similar one."""
         args, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [f for a in self._actions for f in a.option_strings]
-            close = difflib.get_close_matches(unknown[0].partition("=")[0], flags, 1)
-            self.error(f"unknown argument {unknown[0]!r}" + (f", did you mean {close[0]}?" if close else ""))
+            guess = suggest(unknown[0].partition("=")[0], flags)
+            self.error(f"unknown argument {unknown[0]!r}" + (guess and f", {guess}"))
         return args
 
 
@@ -39,28 +41,29 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 def add_config(
     parser: argparse.ArgumentParser,
     method: str,
-    options: Mapping[str, dataclasses.Field[Any]],
+    options: Mapping[str, Field],
     without: Sequence[str] = (),
 ) -> None:
-    """A flag for every field of a run and of its method. Flags that are not given leave no trace."""
-    groups: dict[str, Any] = {}
-    for f in dataclasses.fields(Config):
-        if f.name not in ("options", *without):
-            group = f.metadata["group"]
-            if group not in groups:
-                groups[group] = parser.add_argument_group(group)
-            _add(groups[group], f, f.metadata["choices"])
+    """Add a flag for every option of a run, except `without`, and of its method."""
+    fields = [f for f in dataclasses.fields(Config) if f.name not in ("options", *without)]
+    for title, of_group in itertools.groupby(fields, lambda f: str(f.metadata["group"])):
+        group = parser.add_argument_group(title)
+        for f in of_group:
+            _add(group, f)
     if options:
-        own = parser.add_argument_group(f"options of {method}")
+        group = parser.add_argument_group(f"options of {method}")
         for f in options.values():
-            _add(own, f, f.metadata["choices"])
+            _add(group, f)
 
 
-def _add(group: Any, f: dataclasses.Field[Any], choices: tuple[str, ...]) -> None:
-    default = "by data" if f.default is None and "default" not in f.metadata["help"] else f.default
-    text = f.metadata["help"] + (f": {', '.join(choices)}" if choices else "")
-    if default is not None and f.name != "out":
-        text += f" [{default}]"
+def add_fields(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Add flags for some options of a run."""
+    for name in names:
+        _add(parser, Config.__dataclass_fields__[name])
+
+
+def _add(group: Any, f: Field) -> None:
+    """Add a flag for an option. A flag that is not given leaves no attribute in the parsed arguments."""
     boolean = "bool" in str(f.type)
     extra: dict[str, Any] = {"nargs": "?", "const": "true"} if boolean else {}
     group.add_argument(
@@ -68,16 +71,35 @@ def _add(group: Any, f: dataclasses.Field[Any], choices: tuple[str, ...]) -> Non
         dest=f.name,
         default=argparse.SUPPRESS,
         metavar="true|false" if boolean else "X",
-        help=text.replace("%", "%%"),
+        help=flag_help(f).replace("%", "%%"),
         **extra,
     )
 
 
 def peek(argv: Sequence[str], flag: str) -> str | None:
-    """The value of a flag before the real parser exists, which depends on it."""
+    """Find the value of a flag that decides which other flags the parser has."""
     for i, word in enumerate(argv):
         if word.startswith(flag + "="):
             return word.partition("=")[2]
         if word == flag and i + 1 < len(argv):
             return argv[i + 1]
     return None
+
+
+def read_config(file: str | None) -> dict[str, Any]:
+    return read_yaml(Path(file)) if file else {}
+
+
+def parse_seeds(text: str) -> list[int]:
+    return [coerce("seeds", s, int) for s in text.split(",")]
+
+
+def parse_methods(text: str) -> list[str]:
+    """Parse names of methods, separated by commas; `all` and `ablations` stand for several."""
+    from pa3dfl import methods
+
+    groups = {"all": methods.registry(), "ablations": methods.registry(methods.ABLATIONS)}
+    names = list(dict.fromkeys(name for word in text.split(",") for name in groups.get(word, [word])))
+    for name in names:
+        methods.find(name)
+    return names

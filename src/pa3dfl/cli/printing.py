@@ -1,4 +1,4 @@
-"""Records as tables for people or JSON for programs."""
+"""Print records as a table or as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def print_records(records: Sequence[Mapping[str, Any]], columns: Sequence[str], 
     if as_json:
         print(json.dumps(records, indent=2))
         return
-    if len(records) == 1:  # one record reads better downwards
+    if len(records) == 1:  # a single record is easier to read as a column
         for k in columns:
             print(f"{k.replace('_', ' '):22} {_text(records[0][k])}")
         return
@@ -51,5 +51,5 @@ def console() -> "Console":
     from rich.console import Console
 
     screen = Console()
-    # A pipe has no width; rich would assume 80 columns and fold.
+    # A pipe has no width: rich would assume 80 columns and wrap lines.
     return screen if screen.is_terminal else Console(width=140)

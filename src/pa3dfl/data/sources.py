@@ -1,6 +1,5 @@
 """The data sets known by name, where they are looked for, and a user's own .npz."""
 
-import difflib
 import importlib.resources
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.names import DATA as NAMES
+from pa3dfl.core.options.schema import suggest
 from pa3dfl.data.download import Published, cache, fetch_all
 from pa3dfl.data.files import (
     Pair,
@@ -244,9 +244,8 @@ def load_own(path: Path) -> Arrays:
 def _load_user(data: str) -> Arrays:
     path = Path(os.path.expanduser(data))  # which, unlike pathlib's, leaves an unknown ~user as it is
     if path.suffix != ".npz":
-        close = difflib.get_close_matches(data.lower(), NAMES, 1)
-        guess = f", did you mean {close[0]}?" if close else ""
-        raise UserError(f"unknown data {data!r}{guess}: expected {_list(NAMES)}, or the path of a .npz")
+        guess = suggest(data.lower(), NAMES)
+        raise UserError(f"unknown data {data!r}{guess and ', '}{guess}: expected {_list(NAMES)}, or the path of a .npz")
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path}: expected a .npz with arrays x, y and optionally client")
     arrays = load_own(path)

@@ -1,1 +1,4 @@
-"""A federation on real machines: Flower's SuperLink and SuperNodes, set up and started by four commands."""
+"""Federations on several machines: the folder, the programs of server and nodes, and their access control.
+
+Imports every room but `cli`. Needs the extra `pa3dfl[flower]`.
+"""

@@ -1,4 +1,4 @@
-"""Flower's control interface (start runs, let nodes in) asks for the token that `deploy init` made."""
+"""Authentication of Flower's control interface (starting runs, registering nodes) by the token of the deployment."""
 
 import hmac
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ class TokenAuthn(ControlAuthnPlugin):
         given = [v.encode() if isinstance(v, str) else v for k, v in metadata if k == ACCESS_TOKEN_KEY]
         if len(given) != 1 or not hmac.compare_digest(given[0], self.token):
             return False, None
-        # One account owns everything, as without accounts.
+        # All runs and nodes belong to one account, as in Flower without accounts.
         return True, AccountInfo(flwr_aid=NOOP_FLWR_AID, account_name=NOOP_ACCOUNT_NAME)
 
-    # Nobody logs in: the token is a file.
+    # There is no login: the token is read from a file.
     def get_login_details(self) -> AccountAuthLoginDetails | None:
         return None
 

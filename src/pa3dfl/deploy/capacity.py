@@ -1,4 +1,4 @@
-"""What a node can afford, in its own words, as a share r of the full model."""
+"""A node's capacity, given as a share or as a budget, as the share r of the full model."""
 
 import re
 from fractions import Fraction
@@ -14,7 +14,7 @@ _BUDGET = re.compile(r"([0-9.]+)\s*([kmg](?:b|mac))", re.IGNORECASE)
 
 
 def check_capacity(text: str) -> None:
-    """Refuse early what no model can make sense of."""
+    """Refuse a malformed capacity before the node starts."""
     if not _BUDGET.fullmatch(text.strip()):
         try:
             parse_ratio(text, "capacity")
@@ -23,10 +23,10 @@ def check_capacity(text: str) -> None:
 
 
 def share_of(text: str, config: Config, shape: tuple[int, ...], classes: int) -> Fraction:
-    """A share as it stands; a budget as the square of the widest model that keeps to it.
+    """A share as given; for a budget, the square of the largest width whose model fits.
 
-    Bytes are those of the parameters that are trained, multiply-adds those of one batch forward through the
-    encoder: the columns of `pa3dfl cost`.
+    Bytes count trained parameters; multiply-adds count one forward pass of a batch through the encoder, as in the
+    columns of `pa3dfl cost`.
     """
     found = _BUDGET.fullmatch(text.strip())
     if found is None:

@@ -1,4 +1,4 @@
-"""A certificate authority for tests, a server certificate, and the keys by which nodes are known."""
+"""A certificate authority and a server certificate for tests, and the key pairs that identify nodes."""
 
 import datetime
 import ipaddress
@@ -15,7 +15,7 @@ YEARS = 5
 
 
 def write_certificates(folder: Path, host: str) -> None:
-    """`ca.crt`, `server.crt` and their keys, for `host` and for this machine itself."""
+    """Write `ca.crt`, `server.crt` and their keys, valid for `host` and for localhost."""
     folder.mkdir(parents=True, exist_ok=True)
     authority, server = _key(), _key()
     issuer = _name("pa3dfl test authority")
@@ -31,7 +31,7 @@ def write_certificates(folder: Path, host: str) -> None:
 
 
 def write_node_key(path: Path) -> bytes:
-    """A private key at `path` as ssh-keygen writes it; returns the public one."""
+    """Write a private key in the format of ssh-keygen; return the public key."""
     key = _key()
     write_secret(path, _private(key, serialization.PrivateFormat.OpenSSH))
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH

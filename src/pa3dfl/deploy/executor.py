@@ -1,7 +1,7 @@
-"""Takes tasks from Flower and does them in forks of this process, in which PyTorch is loaded.
+"""The executor: takes tasks from Flower and runs each in a fork of this process, which has PyTorch loaded.
 
-`python -m pa3dfl.deploy.executor node ADDRESS SECRET` or `… server SITE SECRET`. Flower's own executor would unpack the
-app that came over the wire and run it. This one runs the installed pa3dfl, whatever came.
+`python -m pa3dfl.deploy.executor node ADDRESS SECRET` or `… server FOLDER SECRET`. Flower's own executor would unpack
+and run the app that it received. This executor runs the installed pa3dfl only.
 """
 
 import os
@@ -19,10 +19,10 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.deploy.keep import die_with_parent
+from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.secret import read_secret
-from pa3dfl.deploy.site import Site
-from pa3dfl.deploy.work import Link, lead, reply
+from pa3dfl.deploy.supervisor import die_with_parent
+from pa3dfl.deploy.task_runner import Link, lead, reply
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 POLL_SECONDS = 0.25
@@ -32,9 +32,9 @@ Work = Callable[[Link, str, Task], None]
 
 
 def run(link: Link, secret: bytes, work: Work) -> None:
-    """Forever: every task in a process of its own, whose memory goes when it ends."""
+    """Run tasks forever, each in a process of its own, which frees its memory when it ends."""
     interval = poll_seconds()
-    # All types: what is not ours is refused, instead of waiting for ever.
+    # Accept all types: a task of an unknown type is refused instead of waiting forever.
     wanted = AcquireTaskRequest(supported_task_types=list(TaskType))
     signed = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE])
     client = link.client("SuperExec", signed)
@@ -42,13 +42,11 @@ def run(link: Link, secret: bytes, work: Work) -> None:
         reap()
         try:
             got = client.AcquireTask(wanted)
-        except httpx.TransportError:  # it is not there yet, or restarts
+        except httpx.TransportError:  # not started yet, or restarting
             time.sleep(interval)
             continue
         except httpx.HTTPStatusError as e:
-            raise UserError(
-                f"{link.address} refused the executor ({e.response.status_code}): start both anew"
-            ) from None
+            raise UserError(f"{link.address} refused the executor ({e.response.status_code}): restart both") from None
         if got.token:
             fork(lambda: work(link, got.token, got.task))  # noqa: B023  (runs at once)
         else:
@@ -65,7 +63,7 @@ def fork(work: Callable[[], None]) -> None:
         die_with_parent()
         work()
         code = 0
-    except KeyboardInterrupt:  # Flower stopped the task
+    except KeyboardInterrupt:  # Flower stops a task with this signal
         pass
     except UserError as e:
         print(f"pa3dfl: {e}", file=sys.stderr)
@@ -78,7 +76,7 @@ def fork(work: Callable[[], None]) -> None:
 
 
 def reap() -> None:
-    """Forget processes that have ended."""
+    """Collect processes that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -99,19 +97,19 @@ def poll_seconds() -> float:
 
 def main(role: str, where: str, secret: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # What a task needs is loaded before the first fork.
+    # Import what tasks need before the first fork.
     if role == "node":
-        import pa3dfl.deploy.resident
+        import pa3dfl.deploy.node
 
         run(Link(where), read_secret(Path(secret), "pa3dfl deploy node"), reply)
     else:
-        import pa3dfl.deploy.serve  # noqa: F401
+        import pa3dfl.deploy.server  # noqa: F401
 
-        site = Site(Path(where))
+        deployment = DeploymentFolder(Path(where))
         run(
-            Link(site.address(), site.root()),
+            Link(deployment.address(), deployment.root()),
             read_secret(Path(secret), "pa3dfl deploy server"),
-            lambda *task: lead(site, *task),
+            lambda *task: lead(deployment, *task),
         )
 
 

@@ -1,4 +1,4 @@
-"""`pa3dfl deploy init`: everything that a deployment needs, in one folder, with a folder to carry to each node."""
+"""Writes the deployment folder, with one folder for each node."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,42 +9,44 @@ import yaml
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import read_yaml
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
+from pa3dfl.deploy.folder import DeploymentFolder, dial
 from pa3dfl.deploy.secret import new_secret
-from pa3dfl.deploy.site import Site, dial
 
 
-def init(site: Site, nodes: int, host: str, port: int, insecure: bool, options: Mapping[str, Any]) -> list[Path]:
-    """Write what is not there yet; returns the nodes' folders. Again with more nodes, it adds those."""
-    new = not site.server.exists()
-    if new and site.folder.exists() and any(site.folder.iterdir()):
-        raise UserError(f"{site.folder} is not empty and not a deployment: choose another folder")
-    for folder in (site.keys, site.nodes):
+def init(
+    deployment: DeploymentFolder, nodes: int, host: str, port: int, insecure: bool, options: Mapping[str, Any]
+) -> list[Path]:
+    """Write what is missing and return the folders of nodes. A later call with more nodes adds their folders."""
+    new = not deployment.server.exists()
+    if new and deployment.path.exists() and any(deployment.path.iterdir()):
+        raise UserError(f"{deployment.path} is not empty and not a deployment: choose another folder")
+    for folder in (deployment.keys, deployment.nodes):
         folder.mkdir(parents=True, exist_ok=True)
     if new:
-        write_yaml(site.server, {"host": host, "port": port, "insecure": insecure})
-        write_yaml(site.config, {**options, "clients": nodes})
+        write_yaml(deployment.server, {"host": host, "port": port, "insecure": insecure})
+        write_yaml(deployment.config, {**options, "clients": nodes})
         if not insecure:
-            write_certificates(site.certificates, host)
-    settings = site.settings()
-    if not site.token.exists():
-        new_secret(site.token)
-    # Somebody's own method or model: nodes run it because they are told here, not because a server says so.
-    chosen = read_yaml(site.config)
+            write_certificates(deployment.certificates, host)
+    settings = deployment.settings()
+    if not deployment.token.exists():
+        new_secret(deployment.token)
+    # Nodes import a user's own method or model only if node.yaml names it; a server's word is not enough.
+    chosen = read_yaml(deployment.config)
     code = [str(chosen[field]) for field in ("method", "model") if ":" in str(chosen.get(field))]
-    made = []
+    folders = []
     for name in (f"node-{i}" for i in range(nodes)):
-        folder = site.nodes / name
-        made.append(folder)
+        folder = deployment.nodes / name
+        folders.append(folder)
         if (folder / "node.yaml").exists():
             continue
         folder.mkdir(exist_ok=True)
         address = f"{dial(str(settings['host']))}:{settings['port']}"
-        told = {"name": name, "superlink": address, "insecure": settings["insecure"]}
-        write_yaml(folder / "node.yaml", told | ({"code": code} if code else {}))
+        values = {"name": name, "superlink": address, "insecure": settings["insecure"]}
+        write_yaml(folder / "node.yaml", values | ({"code": code} if code else {}))
         if not settings["insecure"]:
-            (site.keys / f"{name}.pub").write_bytes(write_node_key(folder / "key"))
-            (folder / "ca.crt").write_bytes(site.ca().read_bytes())
-    return made
+            (deployment.keys / f"{name}.pub").write_bytes(write_node_key(folder / "key"))
+            (folder / "ca.crt").write_bytes(deployment.ca().read_bytes())
+    return folders
 
 
 def write_yaml(path: Path, values: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a node proves before its request is read: it holds a registered key."""
+"""Verifies, before a request's body is read, that the sender holds the key of a registered node."""
 
 import datetime
 from base64 import b64decode
@@ -10,13 +10,13 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-from pa3dfl.deploy.door import Headers
+from pa3dfl.deploy.access import Headers
 
 _NAMES = [n.lower().encode() for n in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER)]
 
 
 def key_known(state: Callable[[], LinkState], headers: Headers) -> bool:
-    """Flower checks the same once more when it has read the body: then the key must also be that of the sender."""
+    """Flower repeats this check after reading the body, and then also compares the key with the sender's."""
     given = [[value for name, value in headers if name == wanted] for wanted in _NAMES]
     if any(len(values) != 1 for values in given):
         return False

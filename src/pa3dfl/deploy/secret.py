@@ -11,7 +11,7 @@ BYTES = 32
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Readable by nobody else at any moment, whatever was there before."""
+    """Write a file that is never readable by other users, and replace an existing one."""
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(handle, "wb") as f:
@@ -25,14 +25,14 @@ def new_secret(path: Path) -> bytes:
 
 
 def read_secret(path: Path, maker: str) -> bytes:
-    """`maker` is the command that writes the file."""
+    """Read a secret; refuse it if others can read it. `maker` is the command that writes the file."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         content = path.read_bytes().strip()
     except OSError as e:
         raise UserError(f"{path} cannot be read ({e.strerror}): `{maker}` makes one") from None
     if mode & 0o077:
-        raise UserError(f"{path} is open to other users (mode {mode:o}): say `chmod 600 {path}`, or replace the file")
+        raise UserError(f"{path} is open to other users (mode {mode:o}): run `chmod 600 {path}`, or replace the file")
     if len(content) < BYTES:
-        raise UserError(f"{path} is too short for a secret: delete it and say `{maker}`")
+        raise UserError(f"{path} is too short for a secret: delete it and run `{maker}`")
     return content

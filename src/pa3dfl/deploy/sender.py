@@ -1,24 +1,25 @@
-"""A node speaks for itself: Flower 1.41 checks whose key came with a reply, but not that the reply names the same node.
+"""Refuses replies that a node sends in another node's name.
 
-Without this a registered node that guesses the number of another's order could answer in its place.
+Flower 1.41 verifies the key of the sender but not that the reply names the same node. Without this check, a registered
+node that guesses the id of another node's message could answer it.
 """
 
 from typing import Any
 
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 
-from pa3dfl.deploy.door import App, Receive, Scope, Send, refuse
+from pa3dfl.deploy.access import App, Receive, Scope, Send, refuse
 
 
 class OwnRepliesOnly:
-    """Innermost: by now Flower has read the request and knows that the key is that of `node`."""
+    """The innermost middleware: Flower has already parsed the request and verified the key of its `node`."""
 
     def __init__(self, app: App) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        said = scope.get("state", {}).get("protobuf_request")
-        if isinstance(said, PushMessagesRequest) and not own(said):
+        request = scope.get("state", {}).get("protobuf_request")
+        if isinstance(request, PushMessagesRequest) and not own(request):
             await refuse(send, 403, "a reply in the name of another node")
         else:
             await self.app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Flower's SuperLink in our own process, behind the door: `python -m pa3dfl.deploy.superlink SITE`."""
+"""Flower's SuperLink with access control, in this process: `python -m pa3dfl.deploy.superlink FOLDER`."""
 
 import os
 import subprocess
@@ -17,22 +17,22 @@ from flwr.superlink.main import create_app
 from starlette.middleware import Middleware
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.deploy.access import FLEET, AccessControl
 from pa3dfl.deploy.authn import TokenAuthn
-from pa3dfl.deploy.door import FLEET, Door
-from pa3dfl.deploy.keep import die_with_parent, kept
+from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.keys import key_known
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.sender import OwnRepliesOnly
-from pa3dfl.deploy.site import Site
+from pa3dfl.deploy.supervisor import die_with_parent, supervised
 
 
-def config_of(site: Site, secret: bytes, database: str) -> SuperLinkLifespanConfig:
-    settings, files = site.settings(), site.certificates.resolve()
+def config_of(deployment: DeploymentFolder, secret: bytes, database: str) -> SuperLinkLifespanConfig:
+    settings, files = deployment.settings(), deployment.certificates.resolve()
     secure = not settings["insecure"]
     ca, crt, key = (files / name for name in ("ca.crt", "server.crt", "server.key"))
     for path in (ca, crt, key):
         if secure and not path.exists():
-            raise UserError(f"{path} is missing: put it there, or make another site with `pa3dfl deploy init`")
+            raise UserError(f"{path} is missing: put it there, or make another deployment with `pa3dfl deploy init`")
     return SuperLinkLifespanConfig(
         host=str(settings["host"]),
         port=int(settings["port"]),
@@ -41,13 +41,13 @@ def config_of(site: Site, secret: bytes, database: str) -> SuperLinkLifespanConf
         ssl_ca_certfile=str(ca) if secure else None,
         ssl_certfile=str(crt) if secure else None,
         ssl_keyfile=str(key) if secure else None,
-        authn_plugin=TokenAuthn(site.read_token()),
+        authn_plugin=TokenAuthn(deployment.read_token()),
         superexec_auth_secret=secret,
         enable_supernode_auth=secure,
         isolation=ISOLATION_MODE_PROCESS,
         runtime_dependency_install=False,
         database=database,
-        # What follows is not used.
+        # The following fields are not used.
         control_address="",
         fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
         fleet_api_address=None,
@@ -60,30 +60,37 @@ def config_of(site: Site, secret: bytes, database: str) -> SuperLinkLifespanConf
     )
 
 
-def guarded(config: SuperLinkLifespanConfig, proxies: list[str]) -> Door:
+def guarded(config: SuperLinkLifespanConfig, proxies: list[str]) -> AccessControl:
     app = create_app(config, SuperLinkLifespan)
     app.user_middleware.append(Middleware(OwnRepliesOnly))
     state = app.state.linkstate_factory.state
     known = partial(key_known, state) if config.enable_supernode_auth else None
-    return Door(app, fleet_paths(app), known, proxies)
+    return AccessControl(app, fleet_paths(app), known, proxies)
 
 
 def fleet_paths(app: Any) -> list[str]:
     return [path for path in app.openapi()["paths"] if path.startswith(FLEET)]
 
 
-def run(site: Site) -> None:
-    # The database holds the tokens of running tasks: nobody else's to read.
+def run(deployment: DeploymentFolder) -> None:
+    # The database holds the tokens of running tasks: other users must not read it.
     umask = os.umask(0o077)
-    database, secret_file = site.folder.resolve() / "superlink.db", site.home() / "executor.secret"
+    database, secret_file = deployment.path.resolve() / "superlink.db", deployment.home() / "executor.secret"
     if database.exists():
         database.chmod(0o600)
-    config = config_of(site, new_secret(secret_file), str(database))
-    app = guarded(config, site.proxies())
-    executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "server", str(site.folder.resolve()), str(secret_file)]
-    beside = [subprocess.Popen(kept(executor), preexec_fn=die_with_parent, umask=umask)]
+    config = config_of(deployment, new_secret(secret_file), str(database))
+    app = guarded(config, deployment.proxies())
+    executor = [
+        sys.executable,
+        "-m",
+        "pa3dfl.deploy.executor",
+        "server",
+        str(deployment.path.resolve()),
+        str(secret_file),
+    ]
+    beside = [subprocess.Popen(supervised(executor), preexec_fn=die_with_parent, umask=umask)]
     if not config.insecure:
-        register = [sys.executable, "-m", "pa3dfl.cli", "deploy", "register", str(site.folder)]
+        register = [sys.executable, "-m", "pa3dfl.cli", "deploy", "register", str(deployment.path)]
         beside.append(subprocess.Popen(register, preexec_fn=die_with_parent))
     try:
         uvicorn.run(
@@ -94,7 +101,7 @@ def run(site: Site) -> None:
             ssl_certfile=config.ssl_certfile,
             log_config=get_uvicorn_log_config(console_handler.level),
             timeout_graceful_shutdown=5,
-            # The door looks at the real peer, and Flower has no web sockets.
+            # Access control needs the address of the real peer, and Flower has no web sockets.
             proxy_headers=False,
             ws="none",
         )
@@ -105,6 +112,6 @@ def run(site: Site) -> None:
 
 if __name__ == "__main__":
     try:
-        run(Site(Path(sys.argv[1])))
+        run(DeploymentFolder(Path(sys.argv[1])))
     except UserError as e:
         sys.exit(f"pa3dfl: {e}")

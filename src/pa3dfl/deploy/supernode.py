@@ -1,7 +1,7 @@
-"""Flower's SuperNode in a process that ends when its work ends: `python supernode.py …`.
+"""Flower's SuperNode in a process that ends when the SuperNode fails: `python supernode.py …`.
 
-In Flower 1.41 an error after the first connection leaves the program standing with its port open and nothing to do.
-A file of its own that needs nothing but Flower: it has no use for PyTorch.
+In Flower 1.41 the process stays alive without doing anything if an error occurs after the first connection. This file
+imports only Flower, so that the process does not load PyTorch.
 """
 
 import os

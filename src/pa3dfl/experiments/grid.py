@@ -1,7 +1,6 @@
 """Tuning grids: the paper's or a user's, as points of option: value."""
 
 import dataclasses
-import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -10,7 +9,8 @@ from typing import Any
 import yaml
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.config import HOW, Config, coerce
+from pa3dfl.core.options.config import HOW, Config
+from pa3dfl.core.options.schema import coerce, suggest
 from pa3dfl.core.randomness import numpy_generator
 
 Point = dict[str, Any]
@@ -51,8 +51,7 @@ def tunable(options: Fields) -> Fields:
 def check_names(grid: Grid, known: Sequence[str], fixed: Sequence[str]) -> None:
     for name in itertools.chain(*grid):
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"
+            hint = suggest(name, known, f"expected one of {', '.join(known)}")
             raise UserError(f"grid option {name!r} cannot be tuned: {hint}")
         if name in fixed:
             raise UserError(f"{name} is given and in the grid: leave one of them out")

@@ -16,7 +16,8 @@ import yaml
 from pa3dfl import methods
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.files import write_atomically
-from pa3dfl.core.options.config import Config, coerce, of_method
+from pa3dfl.core.options.config import Config, of_method
+from pa3dfl.core.options.schema import coerce
 from pa3dfl.experiments.compare import begun, complete
 from pa3dfl.experiments.grid import Fields, Grid, Point, check_names, paper_grid, points, sample, tunable
 from pa3dfl.methods import assembly

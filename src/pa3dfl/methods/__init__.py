@@ -5,13 +5,13 @@ another. `sizes` counts parameters, `assembly` builds method, model and task fro
 core; they know no engine.
 """
 
-import difflib
 import importlib
 import inspect
 import pkgutil
 from functools import cache
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.schema import suggest
 from pa3dfl.core.randomness import generator, key
 from pa3dfl.core.tree import Tree, mean
 from pa3dfl.methods.base import Batch, Method, Score, Update, option
@@ -61,6 +61,5 @@ def find(name: str) -> type[Method]:
         if not (inspect.isclass(cls) and issubclass(cls, Method)):
             raise UserError(f"method {name!r} is not a subclass of pa3dfl.methods.Method")
         return cls
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {close[0]}?" if close else "; your own is given as package.module:Class"
-    raise UserError(f"unknown method {name!r}: expected one of {', '.join(registry())}{hint}")
+    hint = suggest(name, known, "your own is given as package.module:Class")
+    raise UserError(f"unknown method {name!r}: expected one of {', '.join(registry())}; {hint}")

@@ -9,18 +9,18 @@ A method keeps no state between calls, so that an engine may run clients in para
 trees over a network.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.schema import check
+from pa3dfl.core.options.schema import option as option
 from pa3dfl.core.tree import Tree, mean
 from pa3dfl.methods.problem import Client, Problem, Task
 
@@ -55,14 +55,6 @@ class Update:
     """The test of the locally trained model on the client's own data, if the round asked for it."""
 
 
-def option(
-    default: Any, help: str, at_least: float | None = None, above: float | None = None, choices: tuple[str, ...] = ()
-) -> Any:
-    """A hyper-parameter: its default, its line in `--help`, and its valid values."""
-    metadata = {"help": help, "at_least": at_least, "above": above, "choices": choices}
-    return field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True)
 class Method(ABC):
     """A federated learning method. The fields of a subclass are its hyper-parameters; the defaults are FedAvg's."""
@@ -77,14 +69,7 @@ class Method(ABC):
     """Steps with equal draws run the same operations on the same shapes; an engine may record and replay them."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value, m = getattr(self, f.name), f.metadata
-            if m["choices"] and value not in m["choices"]:
-                raise UserError(f"{f.name} is {value!r}: expected one of {', '.join(m['choices'])}")
-            if m["at_least"] is not None and not m["at_least"] <= value < math.inf:
-                raise UserError(f"{f.name} is {value}: expected a number of at least {m['at_least']:g}")
-            if m["above"] is not None and not m["above"] < value < math.inf:
-                raise UserError(f"{f.name} is {value}: expected a number above {m['above']:g}")
+        check(self)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
         """The width of each client, given the widths that the clients can afford."""

@@ -1,6 +1,5 @@
 """Which network a name stands for: one of ours, or anybody's `package.module:factory`."""
 
-import difflib
 import importlib
 import os
 import sys
@@ -10,6 +9,7 @@ from torch import nn
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.names import MODELS as NAMES
+from pa3dfl.core.options.schema import suggest
 from pa3dfl.models.cnn import cnn_cifar100, cnn_fashion
 from pa3dfl.models.resnet import resnet18_gn
 
@@ -26,8 +26,7 @@ def factory_of(name: str) -> Factory:
     if name in _FACTORIES:
         return _FACTORIES[name]
     if ":" not in name:
-        close = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"did you mean {close[0]}?" if close else "your own is given as package.module:factory"
+        hint = suggest(name, NAMES, "your own is given as package.module:factory")
         raise UserError(f"unknown model {name!r}: expected one of {', '.join(NAMES)}; {hint}")
     return import_object(name, "model")
 

@@ -269,7 +269,7 @@ def test_a_run_that_fails_does_not_stop_the_others(capsys: Capture, monkeypatch:
         (["overall", "--rounds", "0"], "rounds is 0: expected at least 1"),
         (["overall", "--rounds", "3", "--fraction", "1/2"], "give one of them"),
         (["overall", "--fraction", "2"], "fraction 2 is outside (0, 1]"),
-        (["overall", "--budget", "0"], "budget is 0: expected minutes above 0"),
+        (["overall", "--budget", "0"], "budget is 0.0: expected a number above 0"),
         (["overall", "--budget", "soon"], "budget is 'soon': expected a number"),
         (["overall", "--data", "cifar10,,x"], "'cifar10,,x' has an empty name"),
         (["overall", "--data", "cifar11"], "unknown data 'cifar11', did you mean cifar10?"),

@@ -1,1 +1,1 @@
-"""What a run can be told: options, their ranges, choices and help, presets, and the names that can be chosen."""
+"""Options of runs and methods: their schema, presets and capacities. Imports only `core.errors` and `core.rng`."""

@@ -1,8 +1,7 @@
-"""Capacities: what share r of the full model each client can afford, and the width p that follows.
+"""Capacities: the share r of the full model that each client can afford, and the width p that follows from it.
 
-A model of width p costs about p² of the full one, so p is the largest multiple of 1/16 with p² ≤ r,
-and never below p_min, the width that every client is asked to afford. The rule `strict` counts parameters
-instead, see `sizes.strict_widths`.
+A model of width p costs about p² of the full model. So p is the largest multiple of 1/16 with p² ≤ r, but at
+least p_min. The rule `strict` counts parameters instead, see `methods.sizes.strict_widths`.
 """
 
 import csv
@@ -17,11 +16,11 @@ RULES = ("width", "strict")
 
 
 def parse_ratio(text: str | float | int | Fraction, what: str) -> Fraction:
-    """A number in (0, 1], written as 0.25, 1/4 or 25%."""
+    """Parse a number in (0, 1], written as 0.25, 1/4 or 25%."""
     try:
         s = str(text).strip()
         share = s.removesuffix("%")
-        # Fraction("1e-999999999") would take for ever: such a number is as good as 0.
+        # Fraction("1e-999999999") would take forever; such a number is treated as 0.
         tame = "/" in share or not math.isfinite(float(share)) or 1e-9 < abs(float(share)) < 1e9
         r = (Fraction(share) if tame else Fraction(0)) / (100 if s.endswith("%") else 1)
     except (ValueError, ZeroDivisionError):
@@ -52,8 +51,8 @@ def capacities(setting: str, clients: int, seed: int) -> list[Fraction]:
     """One r per client.
 
     `ideal`: 1 for all. `hetero` (or `uniform`): a seeded permutation of evenly spaced shares from 1% to
-    100% (independent draws would miss the weakest device in a third of the seeds). `levels:1,1/4,…`:
-    those levels, dealt evenly and shuffled. `list:…`: one value per client. `FILE.csv`: columns client, r.
+    100% (independent samples would miss the weakest device in a third of the seeds). `levels:1,1/4,…`:
+    each level for equally many clients, shuffled. `list:…`: one value per client. `FILE.csv`: columns client, r.
     """
     kind, _, rest = setting.partition(":")
     if setting == "ideal":
@@ -75,7 +74,7 @@ def capacities(setting: str, clients: int, seed: int) -> list[Fraction]:
 
 
 def _shuffled(values: list[Fraction], seed: int) -> list[Fraction]:
-    from pa3dfl.core.randomness import numpy_generator  # needs PyTorch, which --help must not wait for
+    from pa3dfl.core.randomness import numpy_generator  # imports PyTorch; --help must not wait for it
 
     order = numpy_generator(seed, "capacity").permutation(len(values))
     return [values[i] for i in order]

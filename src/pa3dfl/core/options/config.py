@@ -1,13 +1,8 @@
-"""One set of dataclasses for file, flags and Python: what a run is."""
+"""The options of a run, from a config file, flags or Python, and the presets of data sets."""
 
-import contextlib
 import dataclasses
-import difflib
 import hashlib
 import json
-import math
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -19,112 +14,110 @@ import yaml
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.capacity import RULES, default_p_min, parse_ratio
-from pa3dfl.core.options.names import DATA, PARTITIONS
-
-
-def _field(default: Any, help: str, group: str, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": help, "group": group, "choices": choices})
-
+from pa3dfl.core.options.names import DATA, MODELS, PARTITIONS
+from pa3dfl.core.options.schema import Field, check, coerce, option, suggest
 
 RULES_OF_TESTING = ("adapted", "received", "kept")
-WHAT, WHO, HOW, TEST, WHERE = "what", "federation", "local training", "evaluation", "where and how it runs"
-
-
+WHAT, WHO, HOW, TEST, WHERE = "task", "federation", "local training", "evaluation", "execution"
 INITS = ("he", "pytorch")
 PRESETS = ("tuned", "paper")
-
-_LEAST = {
-    "per_round": 1, "epochs": 1, "batch": 1, "eval_every": 1, "checkpoint_every": 1, "classes_per_client": 1,
-    "threads": 0, "eval_clients": 0, "seed": 0, "rounds": 1, "clients": 1,
-}  # fmt: skip
+ROBUST = ("mean", "median", "trimmed", "clip")
+ENGINES = ("auto", "sequential", "threaded", "captured", "flower")
+PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
 
 
 @dataclass(frozen=True)
 class Config:
-    """A run. Fields left at None take the value that suits the data, see the folder `presets`."""
+    """The options of a run. `resolve` fills fields that are None from the presets of the data set."""
 
-    method: str = _field("pa3dfl", "method, see `pa3dfl methods`; or package.module:Class", WHAT)
-    data: str = _field("fashion-mnist-10k", f"{', '.join(DATA)}, or a file.npz with x, y and perhaps client", WHAT)
-    model: str | None = _field(None, "cnn-fashion, cnn-cifar100, resnet18-gn, or package.module:factory", WHAT)
-    seed: int = _field(0, "every random draw follows from it", WHAT)
-    init: str = _field("he", "how weights start in every network and method", WHAT, INITS)
-    rounds: int | None = _field(None, "communication rounds", WHAT)
-    preset: str = _field("tuned", "where values come from that are not given", WHAT, PRESETS)
-
-    setting: str = _field(
-        "hetero", "capacities: ideal, hetero, levels:1,1/4,…, list:1,0.5,… or a file.csv (client, r)", WHO
+    method: str = option("pa3dfl", "a method that `pa3dfl methods` lists, or package.module:Class", group=WHAT)
+    data: str = option("fashion-mnist-10k", f"{', '.join(DATA)}, or a .npz with x, y and optionally client", group=WHAT)
+    model: str | None = option(None, f"{', '.join(MODELS)}, or package.module:factory", group=WHAT)
+    seed: int = option(0, "seed of all random numbers", group=WHAT, at_least=0)
+    init: str = option(
+        "he", "initialisation of weights, the same for all networks and methods", group=WHAT, choices=INITS
     )
-    capacity_rule: str = _field("width", "width: p² ≤ r; strict: parameters held ≤ r of the full model's", WHO, RULES)
-    p_min: str | None = _field(None, "the narrowest width; default 1/16, in the ideal setting 1/8", WHO)
-    clients: int | None = _field(None, "how many there are; default 100, or as many as the data names", WHO)
-    per_round: int = _field(20, "how many are sampled in each round", WHO)
-    robust: str = _field(
-        "mean", "what liars are met with: see docs/deploy.md", WHO, ("mean", "median", "trimmed", "clip")
+    rounds: int | None = option(None, "communication rounds", group=WHAT, at_least=1)
+    preset: str = option("tuned", "source of the options that are not given", group=WHAT, choices=PRESETS)
+
+    setting: str = option(
+        "hetero", "capacities of clients: ideal, hetero, levels:1,1/4,…, list:1,0.5,… or a .csv (client, r)", group=WHO
     )
-    partition: str | None = _field(None, "who owns which rows", WHO, PARTITIONS)
-    dirichlet_alpha: float | None = _field(None, "α of Dirichlet(α·p*): small is more skewed", WHO)
-    classes_per_client: int | None = _field(None, "classes of each client in partition 'classes'", WHO)
+    capacity_rule: str = option(
+        "width",
+        "how capacity r bounds a client's model of width p; width: p² ≤ r; strict: its parameters ≤ r of the full "
+        "model's",
+        group=WHO,
+        choices=RULES,
+    )
+    p_min: str | None = option(None, "smallest width; default 1/16, in the ideal setting 1/8", group=WHO)
+    clients: int | None = option(
+        None, "number of clients; default 100, or as many as the data names", group=WHO, at_least=1
+    )
+    per_round: int = option(20, "clients sampled in each round", group=WHO, at_least=1)
+    robust: str = option(
+        "mean", "aggregation robust to malicious updates, see docs/deploy.md", group=WHO, choices=ROBUST
+    )
+    partition: str | None = option(None, "how rows are distributed to clients", group=WHO, choices=PARTITIONS)
+    dirichlet_alpha: float | None = option(
+        None, "α of Dirichlet(α·p*); smaller values skew labels more", group=WHO, above=0
+    )
+    classes_per_client: int | None = option(
+        None, "classes of each client with --partition classes", group=WHO, at_least=1
+    )
 
-    lr: float | None = _field(None, "step size of SGD", HOW)
-    lr_decay: float = _field(0.998, "factor on it after every round", HOW)
-    epochs: int = _field(5, "local epochs a round", HOW)
-    batch: int = _field(50, "batch size", HOW)
-    weight_decay: float = _field(5e-4, "weight decay of SGD", HOW)
-    clip_norm: float = _field(10.0, "largest norm of a gradient; 0 for no limit", HOW)
-    augment: bool | None = _field(None, "random crop and flip of images", HOW)
+    lr: float | None = option(None, "learning rate of SGD", group=HOW, above=0)
+    lr_decay: float = option(0.998, "factor on the learning rate after every round", group=HOW, above=0)
+    epochs: int = option(5, "local epochs in each round", group=HOW, at_least=1)
+    batch: int = option(50, "batch size", group=HOW, at_least=1)
+    weight_decay: float = option(5e-4, "weight decay of SGD", group=HOW, at_least=0)
+    clip_norm: float = option(10.0, "largest norm of a gradient; 0 for no limit", group=HOW, at_least=0)
+    augment: bool | None = option(None, "crop and flip images at random", group=HOW)
 
-    tested: str = _field(
+    tested: str = option(
         "adapted",
-        "which model of a client is its score. adapted: what it receives, after one more local training; received: "
-        "without that; kept: what its last participation left",
-        TEST,
-        RULES_OF_TESTING,
+        "model that a client is scored by; received: the one it downloads; adapted: that after one more local "
+        "training; kept: the one it trained when it last participated",
+        group=TEST,
+        choices=RULES_OF_TESTING,
     )
-    eval_every: int = _field(10, "rounds between evaluations of all clients", TEST)
-    eval_clients: int = _field(0, "how many are evaluated, the same ones every time; 0 for all", TEST)
-    patience: float = _field(0.2, "stop after this share of the rounds without a better validation; 1: never", TEST)
-    select: str = _field("accuracy", "validation measure that picks a client's model", TEST, ("accuracy", "loss"))
+    eval_every: int = option(10, "rounds between evaluations", group=TEST, at_least=1)
+    eval_clients: int = option(0, "number of clients evaluated, the same every time; 0 for all", group=TEST, at_least=0)
+    patience: float = option(
+        0.2, "stop after this share of the rounds without a better validation score; 1: never", group=TEST, above=0
+    )
+    select: str = option(
+        "accuracy", "validation measure that selects a client's model", group=TEST, choices=("accuracy", "loss")
+    )
 
-    engine: str = _field(
-        "auto", "how local work is done", WHERE, ("auto", "sequential", "threaded", "captured", "flower")
-    )
-    device: str = _field("auto", "auto, cpu or cuda", WHERE)
-    precision: str = _field(
+    engine: str = option("auto", "how local training is executed", group=WHERE, choices=ENGINES)
+    device: str = option("auto", "auto, cpu or cuda", group=WHERE)
+    precision: str = option(
         "auto",
-        "arithmetic of local work; auto is tf32 on a GPU and fp32 elsewhere; weights stay fp32 in both and in bf16",
-        WHERE,
-        ("auto", "fp32", "tf32", "bf16", "fp64"),
+        "arithmetic of local training; auto: tf32 on a GPU, fp32 on a CPU; tf32 and bf16 keep weights in fp32",
+        group=WHERE,
+        choices=PRECISIONS,
     )
-    threads: int = _field(0, "CPU threads; 0 for all cores. Results are bit-identical for equal counts only", WHERE)
-    checkpoint_every: int = _field(1, "rounds between checkpoints: what a crash can cost", WHERE)
-    timeout: float = _field(3600.0, "seconds that clients have for an answer; engine flower only", WHERE)
-    data_dir: str | None = _field(None, "where to look for data first", WHERE)
-    out: str | None = _field(None, "run directory; default runs/DATA-SETTING-METHOD-SEED", WHERE)
+    threads: int = option(
+        0,
+        "CPU threads; 0 for all cores; only runs with equal counts give bit-identical results",
+        group=WHERE,
+        at_least=0,
+        at_most=1024,
+    )
+    checkpoint_every: int = option(1, "rounds between checkpoints", group=WHERE, at_least=1)
+    timeout: float = option(3600.0, "seconds that clients have for an answer; engine flower only", group=WHERE, above=0)
+    data_dir: str | None = option(None, "folder to search for data before the default ones", group=WHERE)
+    out: str | None = option(None, "run directory; default runs/DATA-SETTING-METHOD-SEED", group=WHERE)
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The method's own hyper-parameters."""
+    """The options of the method."""
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             if f.name != "options":
                 object.__setattr__(self, f.name, coerce(f.name, getattr(self, f.name), f.type))
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"{name} is {value}: expected at least {least}")
-        if self.threads > 1024:
-            raise UserError(f"threads is {self.threads}: expected at most 1024")
-        for name in ("lr", "lr_decay", "dirichlet_alpha", "patience", "timeout"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UserError(f"{name} is {value}: expected a number above 0")
-        for name in ("weight_decay", "clip_norm"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} is {getattr(self, name)}: expected a number from 0")
-        for f in dataclasses.fields(self):
-            choices, value = f.metadata.get("choices"), getattr(self, f.name)
-            if choices and value is not None and value not in choices:
-                raise UserError(f"{f.name} is {value!r}: expected one of {', '.join(choices)}")
+        check(self)
         if self.p_min is not None:
             self.narrowest()
 
@@ -135,18 +128,18 @@ class Config:
         return p_min
 
     def hash(self) -> str:
-        """Equal for runs that must give equal numbers."""
-        # A preset only gives values to other fields.
+        """A digest that is equal for configs that must give equal results."""
+        # A preset acts only through the values that it gives to other fields.
         irrelevant = {"preset", "out", "data_dir", "checkpoint_every", "timeout"}
         relevant = {k: v for k, v in dataclasses.asdict(self).items() if k not in irrelevant}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Field[Any]]) -> Config:
-    """A config from what was given (file and flags), over the presets of its data, over the defaults.
+def resolve(given: Mapping[str, Any], method_fields: Mapping[str, Field]) -> Config:
+    """Build a config. Given values override the presets of the data set, which override the defaults.
 
-    Keys are fields of `Config` or of the method; `methods` holds options by method, as in the presets. None is as
-    good as not given.
+    Keys are fields of `Config` or of the method; `methods` maps methods to options, as in the presets. A value of
+    None counts as not given.
     """
     given = dict(given)
     by_method = given.pop("methods", None) or {}
@@ -161,16 +154,14 @@ def resolve(given: Mapping[str, Any], method_fields: Mapping[str, dataclasses.Fi
     values = {k: v for k, v in chosen.items() if k in known} | of_method(by_method, method, setting) | given
     for k in values:
         if k not in known:
-            close = difflib.get_close_matches(str(k), known, 1)
-            hint = f"did you mean {close[0]}?" if close else "see `pa3dfl run --help`"
-            raise UserError(f"unknown option {k!r}: {hint}")
+            raise UserError(f"unknown option {k!r}: {suggest(str(k), known, 'see `pa3dfl run --help`')}")
     checked = {k: coerce(k, v, known[k].type) for k, v in values.items()}
     options = {k: v for k, v in checked.items() if k in method_fields}
     return Config(**{k: v for k, v in checked.items() if k in own}, options=options)
 
 
 def preset(data: str, method: str, setting: str, kind: str = "tuned") -> dict[str, Any]:
-    """What suits any data, then this data set, then this method on it, then this setting."""
+    """Preset options, from general to specific: any data, this data set, this method on it, this setting."""
     default = _preset_file("default")
     if data not in DATA:
         return default
@@ -181,44 +172,19 @@ def preset(data: str, method: str, setting: str, kind: str = "tuned") -> dict[st
 
 
 def of_method(by_method: Any, method: str, setting: str) -> dict[str, Any]:
-    """Options of one method, common ones and those of the setting."""
+    """The options of one method: those for all settings, overridden by those for this setting."""
     options = by_method.get(method) or {} if isinstance(by_method, dict) else None
     if not isinstance(options, dict) or not all(isinstance(options.get(k, {}), dict) for k in ("ideal", "hetero")):
         raise UserError("methods must map each method to its options, such as {ditto: {mu: 0.1}}")
     common = {k: v for k, v in options.items() if k not in ("ideal", "hetero")}
-    return common | options.get("ideal" if setting == "ideal" else "hetero", {})
+    of_setting: dict[str, Any] = options.get("ideal" if setting == "ideal" else "hetero", {})
+    return common | of_setting
 
 
 def _preset_file(name: str) -> dict[str, Any]:
     file = resources.files("pa3dfl.core.options") / "presets" / f"{name}.yaml"
-    return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
-
-
-def coerce(name: str, value: Any, kind: Any) -> Any:
-    """A value of the field's type, from YAML or a flag's text."""
-    allowed = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if value is None and type(None) in allowed:
-        return None
-    for t in allowed:
-        if t is bool and (isinstance(value, bool) or str(value).lower() in ("true", "false", "yes", "no")):
-            return value if isinstance(value, bool) else str(value).lower() in ("true", "yes")
-        if t is str and not isinstance(value, (dict, list)):
-            return str(value)
-        if t in (int, float) and not isinstance(value, bool):
-            if t is int:
-                with contextlib.suppress(ValueError):  # by way of a float, long seeds would lose digits
-                    return int(str(value))
-            try:
-                number = float(value)
-            except (TypeError, ValueError, OverflowError):
-                continue
-            if t is float and not math.isnan(number):
-                return number
-            if t is int and number.is_integer():
-                return int(number)
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    expected = " or ".join(names[t] for t in allowed if t in names)
-    raise UserError(f"{name} is {value!r}: expected {expected}")
+    values: dict[str, Any] | None = yaml.safe_load(file.read_text()) if file.is_file() else None
+    return values or {}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

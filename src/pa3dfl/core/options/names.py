@@ -1,4 +1,4 @@
-"""What can be chosen by name, known without importing what the names stand for: `--help` must not wait for PyTorch."""
+"""Names of data sets, partitions, models and methods, found without imports so that `--help` need not load PyTorch."""
 
 import ast
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ class Described:
 
 @cache
 def methods() -> dict[str, Described]:
-    """The methods by name, read from the source of the folder `methods`."""
+    """The methods by name, parsed from the source files in the folder `methods`."""
     folder = resources.files("pa3dfl") / "methods"
     files = [f if f.name.endswith(".py") else f / "method.py" for f in folder.iterdir()]
     return dict(sorted(found for f in files if f.is_file() for found in _methods_in(f.read_text("utf-8"))))
 
 
 def _methods_in(source: str) -> Iterator[tuple[str, Described]]:
-    """Classes with a literal `name` and `summary`, and their fields `x: T = option(default, …)`."""
+    """Find classes with a literal `name` and `summary`, and their fields `x: T = option(default, …)`."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
             facts: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Flower as the transport: the same local work on other processes and machines. Needs the extra `pa3dfl[flower]`."""
+"""The engine flower: local training in other processes and on other machines. Needs the extra `pa3dfl[flower]`."""
 
 import os
 
-# Read by Flower and Ray when they are imported: neither reports home on our behalf.
+# Disable the telemetry of Flower and Ray, which read these variables when they are imported.
 for _name, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

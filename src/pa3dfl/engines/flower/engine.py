@@ -1,4 +1,4 @@
-"""The engine whose clients are Flower's nodes. Flower carries messages; it neither samples nor averages."""
+"""The engine whose clients are Flower's nodes. Flower only carries messages: pa3dfl samples and aggregates."""
 
 import math
 import time
@@ -12,7 +12,17 @@ from flwr.serverapp import Grid
 
 from pa3dfl.core.tree import Tree, nbytes
 from pa3dfl.engines.base import Engine, Round, Tick, silent
-from pa3dfl.engines.flower.wire import Facts, Refused, number, pack, read_facts, room, unpack, whole, write_facts
+from pa3dfl.engines.flower.messages import (
+    Facts,
+    Refused,
+    number,
+    pack,
+    read_facts,
+    size_limit,
+    unpack,
+    whole,
+    write_facts,
+)
 from pa3dfl.engines.guard import Guard, Rejected, Spec
 from pa3dfl.engines.sequential import CHUNK
 from pa3dfl.methods import Score, Update
@@ -20,7 +30,7 @@ from pa3dfl.methods.problem import Client, Task
 
 POLL_SECONDS = 0.1
 RECORD, RECEIPT = "pa3dfl", "round"
-# A node that died is missing, one whose program failed has answered badly.
+# Errors of a node that is gone: it counts as missing. Other errors count as a bad answer.
 GONE = (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 Order = tuple[Client, Facts, Tree]
@@ -28,13 +38,13 @@ Answer = tuple[Client, Message]
 
 
 class Network(Protocol):
-    """The nodes, and who is who."""
+    """The connection to nodes, and which node is which client."""
 
     @property
     def grid(self) -> Grid: ...
 
     def nodes(self) -> dict[int, int]:
-        """Flower's number of the node that each reachable client is on."""
+        """The node id of each reachable client."""
         ...
 
     def close(self) -> None: ...
@@ -95,7 +105,7 @@ class Flower(Engine):
         self._best = best_round
 
     def conclude(self, task: Task, best_round: int, per_client: bool) -> list[int]:
-        """Have all nodes keep the model of the best test (or of their own best); returns those who did."""
+        """Make all nodes keep the model of the best evaluation (or of their own best); return the clients that did."""
         self._best = best_round
         members = [c for c in task.clients if c.n]
         orders: list[Order] = [(c, self._order("keep", c, {}, best_round) | {"own": per_client}, {}) for c in members]
@@ -116,7 +126,7 @@ class Flower(Engine):
         }
 
     def _ask(self, orders: Iterable[Order], tick: Tick) -> list[Answer]:
-        """Replies that came in time, in the order of clients; a node that is not there is not waited for."""
+        """Send orders and return the replies before the deadline, sorted by client. Absent nodes are skipped."""
         grid, nodes, deadline = self.network.grid, self.network.nodes(), time.monotonic() + self.timeout
         asked: dict[str, Client] = {}
         for client, facts, tree in orders:
@@ -158,7 +168,7 @@ def failed(message: Message) -> bool:
 
 
 def reply_of(client: Client, rnd: int, kind: str, message: Message) -> tuple[Facts, bytes]:
-    """A reply to what was asked now, by whom it was asked of."""
+    """Check that a reply answers this order and comes from this client."""
     facts, blob = content(message)
     if whole(facts, "client") != client.id:
         raise Refused(f"answers for client {facts['client']}, not for itself")
@@ -172,7 +182,7 @@ def reply_of(client: Client, rnd: int, kind: str, message: Message) -> tuple[Fac
 def update_of(client: Client, rnd: int, message: Message, spec: Spec, device: torch.device) -> Update:
     facts, blob = reply_of(client, rnd, "train", message)
     n, loss = whole(facts, "n"), number(facts, "loss")
-    tree = {k: v.to(device) for k, v in unpack(blob, room(spec)).items()}
+    tree = {k: v.to(device) for k, v in unpack(blob, size_limit(spec)).items()}
     receipt = {RECEIPT: torch.tensor(rnd)} if facts.get("keeps") is True else {}
     score = None if facts.get("score") is None else score_of(client, "kept", facts["score"])
     return Update(client, tree, n, receipt, loss, 0, score=score)

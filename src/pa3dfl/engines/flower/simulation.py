@@ -1,4 +1,4 @@
-"""Flower's simulation on Ray, in this process: its server app lends us its grid, and we go on as ever."""
+"""Simulation on Ray in this process: the engine borrows the Grid of Flower's simulation."""
 
 import logging
 import os
@@ -21,9 +21,9 @@ from pa3dfl.core.tree import Tree
 from pa3dfl.data import load
 from pa3dfl.engines import engine_of
 from pa3dfl.engines.flower.engine import Flower, content, record
-from pa3dfl.engines.flower.node import Workplace, answer
-from pa3dfl.engines.flower.shelf import Shelf
-from pa3dfl.engines.flower.wire import Facts, read_facts, write_facts
+from pa3dfl.engines.flower.messages import Facts, read_facts, write_facts
+from pa3dfl.engines.flower.node import LocalRun, answer
+from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Score
 from pa3dfl.methods.assembly import configure, flat, folder_of, make_method, make_task
@@ -34,21 +34,21 @@ client_app = ClientApp()
 
 @client_app.query()
 def on_message(message: Message, context: Context) -> Message:
-    facts, blob = answer(Player(), *content(message))
+    facts, blob = answer(SimulatedNode(), *content(message))
     return Message(record(facts, blob), reply_to=message)
 
 
-class Player:
-    """A node that plays whichever client an order names."""
+class SimulatedNode:
+    """A node that acts for the client that an order names."""
 
-    def workplace(self, order: Facts) -> Workplace:
-        # Only what makes the task: its text is the key under which a process keeps it.
+    def local_run(self, order: Facts) -> LocalRun:
+        # Pass only the config: its text is the key of the cache.
         method, task, worker = _built(write_facts(order["config"]))
         keep = int(order["config"]["checkpoint_every"]) + 2
-        return Workplace(method, task, worker, Shelf(Path(order["folder"]) / str(order["client"]), keep))
+        return LocalRun(method, task, worker, StateStore(Path(order["folder"]) / str(order["client"]), keep))
 
-    def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
-        """A simulation is after numbers: models are not kept."""
+    def tested(self, place: LocalRun, client: Client, order: Facts, score: Score, model: Tree) -> None:
+        """A simulation keeps no models."""
 
     def conclude(self, order: Facts) -> None:
         """Nothing to do."""
@@ -66,7 +66,7 @@ def _built(text: str) -> tuple[Method, Task, Sequential]:
 
 
 class Simulation:
-    """As many nodes as clients, on as many processes as the machine or the Ray cluster has room for."""
+    """As many nodes as clients, on as many processes as the machine or the Ray cluster has size_limit for."""
 
     def __init__(self, clients: int, threads: int, gpu: bool) -> None:
         self.clients = clients
@@ -112,7 +112,7 @@ class Simulation:
                 lent.put(e)
                 self._over.set()
 
-        # Ours is the main thread: signals reach it, and a run can be interrupted as with any engine.
+        # Flower runs in another thread: the main thread must receive signals, so that a run can be interrupted.
         self._thread = threading.Thread(target=simulate, daemon=True)
         self._thread.start()
         grid = lent.get()
@@ -127,7 +127,7 @@ class Simulation:
 def simulated(config: Config, task: Task) -> Flower:
     folder = Path(config.out or "").resolve() / "nodes"
     values = flat(config)
-    # Ray's processes may start in another folder.
+    # Ray's processes may have another working directory.
     for name, suffix in (("data", ".npz"), ("setting", ".csv")):
         if str(values[name]).endswith(suffix):
             values[name] = str(Path(str(values[name])).expanduser().resolve())

@@ -10,7 +10,7 @@ from typing import Any
 from pa3dfl import methods as registry
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.capacity import capacities
-from pa3dfl.core.options.config import coerce
+from pa3dfl.core.options.schema import coerce
 from pa3dfl.core.progress import duration
 from pa3dfl.data import NAMES, load
 from pa3dfl.experiments.reproduce import cells, convergence, efficiency, hn_cost, paper, partitions

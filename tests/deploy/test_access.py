@@ -21,12 +21,12 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from knock import PROTOBUF, UNKNOWN, asked, private_key, routes, signed
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.deploy.client import public_key
-from pa3dfl.deploy.door import FORWARDED, Door
+from pa3dfl.deploy.access import FORWARDED, AccessControl
+from pa3dfl.deploy.control_client import public_key
 from pa3dfl.deploy.executor import ACQUIRE
+from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.init import init
 from pa3dfl.deploy.secret import new_secret, read_secret, write_secret
-from pa3dfl.deploy.site import Site
 from pa3dfl.deploy.superlink import config_of, guarded
 
 STRANGER, OURS = "203.0.113.9", "192.0.2.1"
@@ -37,21 +37,21 @@ class Server:
     """A site's guarded app, and callers from anywhere."""
 
     def __init__(self, folder: Path, insecure: bool = False, proxies: tuple[str, ...] = ()) -> None:
-        self.site = Site(folder / "site")
-        init(self.site, 2, "127.0.0.1", 9093, insecure, {"method": "ditto"})
-        self.door = guarded(config_of(self.site, SECRET, str(folder / "superlink.db")), list(proxies))
-        self.app: Any = self.door.app
-        self.token = self.site.read_token().decode()
+        self.deployment = DeploymentFolder(folder / "site")
+        init(self.deployment, 2, "127.0.0.1", 9093, insecure, {"method": "ditto"})
+        self.guarded = guarded(config_of(self.deployment, SECRET, str(folder / "superlink.db")), list(proxies))
+        self.app: Any = self.guarded.app
+        self.token = self.deployment.read_token().decode()
         self.nodes: list[int] = []
         if not insecure:
-            self.keys = [private_key(self.site.nodes / f"node-{i}" / "key") for i in range(2)]
+            self.keys = [private_key(self.deployment.nodes / f"node-{i}" / "key") for i in range(2)]
             for i in range(2):
-                key = public_key((self.site.keys / f"node-{i}.pub").read_bytes())
+                key = public_key((self.deployment.keys / f"node-{i}.pub").read_bytes())
                 self.nodes.append(self.app.state.linkstate_factory.state().create_node("<id:none>", "none", key, 0))
 
     def call(self, method: str, path: str, peer: str = STRANGER, ours: str = OURS, **given: Any) -> httpx.Response:
         async def go() -> httpx.Response:
-            transport = httpx.ASGITransport(app=self.door, client=(peer, 40000), raise_app_exceptions=False)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(app=self.guarded, client=(peer, 40000), raise_app_exceptions=False)  # type: ignore[arg-type]
             host = f"[{ours}]" if ":" in ours else ours
             async with httpx.AsyncClient(transport=transport, base_url=f"https://{host}:9093") as client:
                 return await client.request(method, path, **given)
@@ -64,12 +64,12 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    return Server(tmp_path_factory.mktemp("door"))
+    return Server(tmp_path_factory.mktemp("access"))
 
 
 def test_strangers_reach_nothing(server: Server) -> None:
     """Every route and others, whatever they bring along: no key, the token, a wrong key, an old signature."""
-    fleet = server.door.fleet
+    fleet = server.guarded.fleet
     brought = [
         PROTOBUF,
         server.bearer(),
@@ -91,7 +91,7 @@ def test_strangers_reach_nothing(server: Server) -> None:
 def test_a_node_reaches_only_what_nodes_need(server: Server) -> None:
     """With a registered key, and with the token on top of it: the fleet's paths, in its own name."""
     for method, path in [*routes(server.app), *(("POST", p) for p in UNKNOWN)]:
-        if (method, path) not in {("POST", p) for p in server.door.fleet}:
+        if (method, path) not in {("POST", p) for p in server.guarded.fleet}:
             headers = signed(server.keys[0]) | {"authorization": f"Bearer {server.token}"}
             assert server.call(method, path, headers=headers).status_code == 403, (method, path)
             continue
@@ -116,7 +116,7 @@ def test_no_body_is_read_of_whom_nobody_knows(server: Server) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/v1/fleet/push-object", "headers": [], "server": (OURS, 9093)}
-    asyncio.run(server.door(scope | {"client": (STRANGER, 1)}, never, send))
+    asyncio.run(server.guarded(scope | {"client": (STRANGER, 1)}, never, send))
     assert sent[0]["status"] == 401
     assert (b"connection", b"close") in sent[0]["headers"]
 
@@ -168,8 +168,8 @@ async def _ok(scope: Any, receive: Any, send: Callable[[Any], Any]) -> None:
 def passed(headers: dict[str, str], peer: str, ours: str = OURS, proxies: tuple[str, ...] = ()) -> bool:
     raw = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
     scope = {"type": "http", "method": "GET", "path": "/health", "headers": raw}
-    door = Door(_ok, ["/v1/fleet/pull-messages"], None, proxies)
-    return door.local(scope | {"client": (peer, 1) if peer else None, "server": (ours, 9093)})
+    control = AccessControl(_ok, ["/v1/fleet/pull-messages"], None, proxies)
+    return control.local(scope | {"client": (peer, 1) if peer else None, "server": (ours, 9093)})
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_secrets_are_for_their_owner(tmp_path: Path) -> None:
     assert read_secret(file, "x") == made
     assert new_secret(file) != made
     file.chmod(0o640)
-    with pytest.raises(UserError, match=r"open to other users \(mode 640\): say `chmod 600"):
+    with pytest.raises(UserError, match=r"open to other users \(mode 640\): run `chmod 600"):
         read_secret(file, "x")
     write_secret(file, b"short\n")
     with pytest.raises(UserError, match="too short for a secret"):

@@ -1,7 +1,7 @@
-"""Keep programs running: `python keep.py PROGRAM … [-- PROGRAM …]` starts each again when it ends.
+"""Restarts programs when they end: `python supervisor.py PROGRAM … [-- PROGRAM …]`.
 
-It takes them along when it is stopped itself. Flower's programs end with code 0 for many reasons: that ends nothing.
-A file of its own that needs nothing but Python, because it stays in memory beside the node.
+It stops them when it is stopped itself. Exit codes are ignored, because Flower's programs end with code 0 for many
+reasons. This file imports only the standard library, because the process stays in memory beside the node.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Linux only; elsewhere a node outlives a supervisor that was killed outright."""
+    """Linux only; elsewhere programs outlive a supervisor that is killed by SIGKILL."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def kept(*programs: list[str]) -> list[str]:
-    """The command that keeps these programs running."""
+def supervised(*programs: list[str]) -> list[str]:
+    """The command that runs these programs under a supervisor."""
     joined = [word for words in programs for word in ("--", *words)]
     return [sys.executable, __file__, *joined[1:]]
 
@@ -70,7 +70,7 @@ def main(words: list[str]) -> int:
         code = os.waitstatus_to_exitcode(status)
         if stopping:
             continue
-        away = "the server is away, or has not let this node in"
+        away = "the server does not answer, or has not registered this node"
         said = (
             away
             if any(word.endswith("supernode.py") for word in program)
@@ -80,7 +80,7 @@ def main(words: list[str]) -> int:
         time.sleep(SECONDS)
         if not stopping:
             running[start(program)] = program
-        if stopping:  # in between
+        if stopping:  # stopped during the restart
             stop(0, None)
     return 0
 

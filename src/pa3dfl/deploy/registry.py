@@ -1,4 +1,4 @@
-"""Who is who: Flower's nodes by name, and the seat (client number) of each. Nodes come, go and come back."""
+"""The client registry: which Flower node is which client. Nodes join, leave and come back during a run."""
 
 import json
 import secrets
@@ -16,18 +16,18 @@ from flwr.serverapp import Grid
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.capacity import parse_ratio
-from pa3dfl.deploy.parts import Common, Sizes, agree
+from pa3dfl.deploy.tasks import Common, Sizes, agree
 from pa3dfl.engines.flower.engine import GONE, content, record
-from pa3dfl.engines.flower.wire import Facts, Refused, whole
+from pa3dfl.engines.flower.messages import Facts, Refused, whole
 
-# A node that was asked who it is and has said nothing for so long, or nothing that will do, is asked again.
+# After these times, a node is asked for its description again: without an answer, or after a refused one.
 ASK_AGAIN_SECONDS = 120.0
 RETRY_SECONDS = 30.0
 
 
 @dataclass
-class Seat:
-    """What a node has said of itself: it leaves the node once, before training."""
+class Registration:
+    """A node's description of itself, sent once before training."""
 
     name: str
     node: int
@@ -43,20 +43,20 @@ class Seat:
         return parse_ratio(self.r, "capacity")
 
 
-class Roll:
+class ClientRegistry:
     def __init__(self, grid: Grid, file: Path, ask: Facts, secure: bool, say: Callable[[str], None]) -> None:
         self.grid, self.file, self.ask, self.secure, self.say = grid, file, ask, secure, say
-        self.seats: list[Seat | None] = []
+        self.registrations: list[Registration | None] = []
         self.token = ""
         self.common: Common | None = None
-        self.admit: Callable[[int, Seat], str | None] | None = None
-        """Called with a late node and its seat: None, or why it cannot take it."""
-        self._here: dict[int, Seat] = {}
+        self.admit: Callable[[int, Registration], str | None] | None = None
+        """Called with the client number and the registration of a late node; returns None or why it is refused."""
+        self._here: dict[int, Registration] = {}
         self._later: dict[int, tuple[float, str]] = {}
         self._asked: dict[str, tuple[int, float]] = {}
 
     def gather(self, wanted: int, patience: float) -> None:
-        """Wait until so many nodes are here."""
+        """Wait until `wanted` nodes have answered."""
         deadline, told = time.monotonic() + patience, -1
         while True:
             self._meet()
@@ -72,11 +72,11 @@ class Roll:
                 )
             time.sleep(1)
 
-    def take_seats(self, seats: int, data: str) -> None:
-        """The start of a run: everybody who is here, in the order of names."""
+    def enroll(self, slots: int, data: str) -> None:
+        """Start a run: number the present nodes by name, and leave the other client numbers free."""
         here = sorted(self._here.values(), key=lambda s: s.name)
-        if len(here) > seats:
-            raise UserError(f"{len(here)} nodes are here for {seats} seats: raise `clients` in config.yaml")
+        if len(here) > slots:
+            raise UserError(f"{len(here)} nodes are here, but `clients` is {slots}: raise `clients` in config.yaml")
         shapes = {(s.shape, s.bytes) for s in here}
         if len(shapes) > 1:
             raise UserError(f"nodes have rows of different kinds: {', '.join(f'{s.name} {s.shape}' for s in here)}")
@@ -85,41 +85,41 @@ class Roll:
             raise UserError("all nodes have the same single label: at least 2 classes are needed")
         histograms = [np.array(s.histogram) for s in here if s.histogram is not None]
         if histograms and len(histograms) < len(here):
-            raise UserError("some nodes have counted their bytes and some have not: start the nodes with one version")
+            raise UserError("some nodes sent a histogram and some did not: start all nodes with the same version")
         self.common = agree(data, here[0].shape, classes, here[0].bytes, histograms)
-        self.seats = [*here, *[None] * (seats - len(here))]
+        self.registrations = [*here, *[None] * (slots - len(here))]
         self.token = secrets.token_hex(8)
         self.save()
 
     def save(self) -> None:
         assert self.common is not None
-        seats = [None if s is None else asdict(s) for s in self.seats]
-        saved = {"token": self.token, "common": self.common.facts(), "seats": seats}
+        registrations = [None if s is None else asdict(s) for s in self.registrations]
+        saved = {"token": self.token, "common": self.common.facts(), "registrations": registrations}
         write_atomically(self.file, (json.dumps(saved) + "\n").encode())
 
     def load(self) -> None:
         try:
             saved = json.loads(self.file.read_text())
             self.token, self.common = saved["token"], Common.of(saved["common"])
-            self.seats = [None if s is None else _seat(s) for s in saved["seats"]]
+            self.registrations = [None if s is None else _restored(s) for s in saved["registrations"]]
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise UserError(f"{self.file} cannot be read ({e}): start the run anew") from None
-        known = {s.name for s in self.seats if s is not None}
-        for node, seat in list(self._here.items()):
-            if seat.name in known:
-                self._settle(node, seat)
-            else:  # asked again once it can be judged
+            raise UserError(f"{self.file} cannot be read ({e}): start a new run") from None
+        known = {s.name for s in self.registrations if s is not None}
+        for node, registration in list(self._here.items()):
+            if registration.name in known:
+                self._settle(node, registration)
+            else:  # a new node is asked again when the task is known
                 del self._here[node]
 
     def nodes(self) -> dict[int, int]:
         online = set(self._meet())
-        return {i: s.node for i, s in enumerate(self.seats) if s is not None and s.node in online}
+        return {i: s.node for i, s in enumerate(self.registrations) if s is not None and s.node in online}
 
     def close(self) -> None:
-        """Nodes stay: they belong to others."""
+        """Nothing to do: nodes outlive the server."""
 
     def _meet(self) -> list[int]:
-        """Ask strangers who they are, hear who has answered; waits for nobody. Returns who is online."""
+        """Ask unknown nodes for their description, collect answers without waiting, return the ids of online nodes."""
         online, now = list(self.grid.get_node_ids()), time.monotonic()
         self._asked = {i: a for i, a in self._asked.items() if now - a[1] < ASK_AGAIN_SECONDS}
         waiting = {node for node, _ in self._asked.values()}
@@ -130,65 +130,66 @@ class Roll:
         if self._asked:
             for reply in self.grid.pull_messages(list(self._asked)):
                 asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
-                # A node that went away before it could answer is nobody's fault: it is asked when it is back.
+                # A node that left before it could answer is asked again when it is back.
                 if asked is not None and not (reply.has_error() and reply.error.code in GONE):
                     self._hear(asked[0], reply)
         return online
 
     def _hear(self, node: int, reply: Message) -> None:
         try:
-            seat = seat_of(node, content(reply)[0])
-            other = next((s for s in self._here.values() if s.name == seat.name), None)
+            registration = registration_of(node, content(reply)[0])
+            other = next((s for s in self._here.values() if s.name == registration.name), None)
             if other is not None and (self.secure or other.node in set(self.grid.get_node_ids())):
-                raise Refused(f"the name {seat.name!r} is taken")
+                raise Refused(f"the name {registration.name!r} is taken")
         except Refused as e:
             self._turn_away(node, str(e))
             return
         if other is not None:
             del self._here[other.node]
-        self._here[node] = seat
-        if self.seats:
-            self._settle(node, seat)
+        self._here[node] = registration
+        if self.registrations:
+            self._settle(node, registration)
 
-    def _settle(self, node: int, seat: Seat) -> None:
+    def _settle(self, node: int, registration: Registration) -> None:
         try:
-            self._place(seat)
+            self._place(registration)
         except Refused as e:
             del self._here[node]
             self._turn_away(node, str(e))
 
     def _turn_away(self, node: int, reason: str) -> None:
         if self._later.get(node, (0.0, ""))[1] != reason:
-            self.say(f"a node was not let in: {reason}")
+            self.say(f"a node was refused: {reason}")
         self._later[node] = (time.monotonic() + RETRY_SECONDS, reason)
 
-    def _place(self, seat: Seat) -> None:
-        """A node that comes back, or comes late, gets its seat or a free one."""
-        for old in self.seats:
-            if old is not None and old.name == seat.name:
-                if self.secure and old.node != seat.node:
-                    raise Refused(f"the name {seat.name!r} belongs to another key")
-                old.node = seat.node
-                if seat.r != old.r:
-                    self.say(f"{seat.name} has capacity {seat.r} now: in this run it keeps the width of {old.r}")
+    def _place(self, registration: Registration) -> None:
+        """Give a node that comes back its client number, and a late node a free one."""
+        for old in self.registrations:
+            if old is not None and old.name == registration.name:
+                if self.secure and old.node != registration.node:
+                    raise Refused(f"the name {registration.name!r} belongs to another key")
+                old.node = registration.node
+                if registration.r != old.r:
+                    name, r = registration.name, registration.r
+                    self.say(f"{name} has capacity {r} now: in this run it keeps the width of {old.r}")
                 return
-        if None not in self.seats:
-            raise Refused(f"{seat.name!r}: all {len(self.seats)} seats are taken")
-        i = self.seats.index(None)
-        reason = self.admit(i, seat) if self.admit else None
+        if None not in self.registrations:
+            raise Refused(f"{registration.name!r}: all {len(self.registrations)} client numbers are taken")
+        i = self.registrations.index(None)
+        reason = self.admit(i, registration) if self.admit else None
         if reason is not None:
-            raise Refused(f"{seat.name!r}: {reason}")
-        self.seats[i] = seat
+            raise Refused(f"{registration.name!r}: {reason}")
+        self.registrations[i] = registration
         self.save()
-        self.say(f"{seat.name} came later and is client {i}")
+        self.say(f"{registration.name} came later and is client {i}")
 
 
-def _seat(saved: dict[str, Any]) -> Seat:
-    return Seat(**(saved | {"sizes": tuple(saved["sizes"]), "shape": tuple(saved["shape"])}))
+def _restored(saved: dict[str, Any]) -> Registration:
+    return Registration(**(saved | {"sizes": tuple(saved["sizes"]), "shape": tuple(saved["shape"])}))
 
 
-def seat_of(node: int, facts: dict[str, Any]) -> Seat:
-    """A node's words about itself, checked."""
+def registration_of(node: int, facts: dict[str, Any]) -> Registration:
+    """Check a node's description of itself."""
     if "error" in facts:
         raise Refused(str(facts["error"])[:500])
     name, r, shape, sizes = (facts.get(k) for k in ("name", "r", "shape", "sizes"))
@@ -213,4 +214,4 @@ def seat_of(node: int, facts: dict[str, Any]) -> Seat:
     except UserError as e:
         raise Refused(f"{name!r}: {e}") from None
     images = facts.get("bytes") is True
-    return Seat(name, node, str(share), tuple(sizes), tuple(shape), classes, images, counts)  # type: ignore[arg-type]
+    return Registration(name, node, str(share), tuple(sizes), tuple(shape), classes, images, counts)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Start of a node: our words about it become Flower's."""
+"""Starts a node: translates node.yaml and flags to the arguments of Flower's SuperNode."""
 
 import os
 import socket
@@ -9,16 +9,16 @@ from typing import Any
 from pa3dfl.core.errors import UserError
 from pa3dfl.data import load_own
 from pa3dfl.deploy.capacity import check_capacity
-from pa3dfl.deploy.keep import kept
+from pa3dfl.deploy.folder import environment
 from pa3dfl.deploy.secret import new_secret
-from pa3dfl.deploy.site import environment
+from pa3dfl.deploy.supervisor import supervised
 from pa3dfl.methods.assembly import device_of
 
 
 def start_node(folder: Path, node: dict[str, Any]) -> None:
-    """Becomes a small process that holds Flower's SuperNode: whoever stops it stops the node."""
+    """Replace this process by a supervisor of SuperNode and executor, which stops both when it is stopped."""
     if "data" not in node:
-        raise UserError("a node needs data: say --data FILE.npz, or set data in node.yaml")
+        raise UserError("a node needs data: use --data FILE.npz, or set data in node.yaml")
     data = Path(str(node["data"])).expanduser().resolve()
     load_own(data)
     capacity, threads = str(node.get("capacity", "1")), str(node.get("threads", 0))
@@ -32,7 +32,7 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
     else:
         for file in ("ca.crt", "key"):
             if not (folder / file).exists():
-                raise UserError(f"{folder / file} is missing: copy the node's whole folder, or say --insecure")
+                raise UserError(f"{folder / file} is missing: copy the node's whole folder, or use --insecure")
         words += ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", str(folder / "key")]
     port, home = free_port(), folder / "flower"
     home.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
     words += ["--node-config", " ".join(f"{k}={quoted(str(v))}" for k, v in facts.items())]
     executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "node"]
     executor += [f"127.0.0.1:{port}", str(home / "executor.secret")]
-    both = kept(words, executor)
+    both = supervised(words, executor)
     os.execve(both[0], both, environment() | {"FLWR_HOME": str(home)})
 
 
@@ -63,5 +63,5 @@ def free_port() -> int:
 
 def quoted(text: str) -> str:
     if any(c in text for c in "\"'\n\\"):
-        raise UserError(f"{text!r}: quotes and backslashes cannot be passed on to Flower")
+        raise UserError(f"{text!r}: Flower accepts no quotes, backslashes and line breaks here")
     return f'"{text}"'

@@ -1,8 +1,8 @@
-"""Who may knock where: an ASGI guard before the SuperLink's app.
+"""Access control of the SuperLink: an ASGI app around Flower's.
 
-Flower serves nodes, its control interface and its executors on one port. From other machines only what nodes need is
-reachable, and no body is read before the node's key is known. When Flower can bind these interfaces separately, the
-call of `Door` in superlink.py goes, and this file.
+Flower serves nodes, its control interface and its executors on one port. Other machines reach only the paths that
+nodes need, and no request body is read before the node's key is verified. Delete this file and its use in superlink.py
+when Flower can bind these interfaces to separate addresses.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ Headers = list[tuple[bytes, bytes]]
 
 FLEET = "/v1/fleet/"
 FORWARDED_FOR = b"x-forwarded-for"
-# What a proxy adds. Names that begin with x-forwarded- count as well.
+# Headers that proxies add. Names that begin with x-forwarded- count too.
 FORWARDED = {
     b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-originating-ip", b"x-remote-ip",
     b"x-remote-addr", b"x-original-forwarded-for", b"true-client-ip", b"client-ip", b"cf-connecting-ip",
@@ -28,7 +28,7 @@ FORWARDED = {
 }  # fmt: skip
 
 
-class Door:
+class AccessControl:
     def __init__(
         self,
         app: App,
@@ -37,7 +37,7 @@ class Door:
         proxies: Iterable[str] = (),
     ) -> None:
         """`fleet`: the paths that nodes use. `key_known`: whether headers carry a registered key and its signature;
-        without it nobody on another machine is served. `proxies`: addresses whose X-Forwarded-For is believed."""
+        if None, other machines are not served. `proxies`: addresses whose X-Forwarded-For is trusted."""
         self.app, self.fleet, self.key_known = app, frozenset(fleet), key_known
         self.proxies = frozenset(address(p) for p in proxies)
 
@@ -56,18 +56,18 @@ class Door:
     def local(self, scope: Scope) -> bool:
         """Whether the caller is on this machine.
 
-        An address is this machine's if it is of the loopback, or the one that the caller has reached us at: a packet
-        from outside with such a sender is dropped by the kernel, and its answer would not leave the machine.
+        Its address must be a loopback address or the address on which it reached the server. The kernel drops packets
+        from outside with such a sender, and a reply to it would not leave the machine.
         """
-        peer, ours = address_of(scope.get("client")), address_of(scope.get("server"))
-        if not same_machine(peer, ours):
+        peer, own = address_of(scope.get("client")), address_of(scope.get("server"))
+        if not same_machine(peer, own):
             return False
-        passed_on = [v for k, v in scope["headers"] if k in FORWARDED or k.startswith(b"x-forwarded-")]
+        forwarding = [v for k, v in scope["headers"] if k in FORWARDED or k.startswith(b"x-forwarded-")]
         if peer not in self.proxies:
-            return not passed_on
-        said = b",".join(v for k, v in scope["headers"] if k == FORWARDED_FOR).decode("latin-1").split(",")
-        callers = [a for a in map(address, said) if a not in self.proxies]
-        return bool(callers) and same_machine(callers[-1], ours)
+            return not forwarding
+        chain = b",".join(v for k, v in scope["headers"] if k == FORWARDED_FOR).decode("latin-1").split(",")
+        callers = [a for a in map(address, chain) if a not in self.proxies]
+        return bool(callers) and same_machine(callers[-1], own)
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address | None
@@ -85,14 +85,14 @@ def address_of(pair: Any) -> Address:
     return address(str(pair[0])) if pair else None
 
 
-def same_machine(peer: Address, ours: Address) -> bool:
-    return peer is not None and (peer.is_loopback or peer == ours)
+def same_machine(peer: Address, own: Address) -> bool:
+    return peer is not None and (peer.is_loopback or peer == own)
 
 
 async def refuse(send: Send, status: int, reason: str) -> None:
     body = json.dumps({"detail": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    # The rest of the request is not read.
+    # The server does not read the rest of the request.
     headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

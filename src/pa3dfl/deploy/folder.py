@@ -1,4 +1,4 @@
-"""The folder that `pa3dfl deploy init` writes: where things lie, and how Flower's programs are called on it."""
+"""The deployment folder that `pa3dfl deploy init` writes: paths, settings, environment of Flower's programs."""
 
 import ipaddress
 import os
@@ -11,71 +11,71 @@ from typing import Any
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.deploy.secret import read_secret
-from pa3dfl.engines import flower  # noqa: F401  (keeps Flower from reporting home)
+from pa3dfl.engines import flower  # noqa: F401  (disables Flower's telemetry)
 
 
 @dataclass(frozen=True)
-class Site:
-    folder: Path
+class DeploymentFolder:
+    path: Path
 
     @property
     def config(self) -> Path:
-        return self.folder / "config.yaml"
+        return self.path / "config.yaml"
 
     @property
     def server(self) -> Path:
-        return self.folder / "server.yaml"
+        return self.path / "server.yaml"
 
     @property
     def certificates(self) -> Path:
-        return self.folder / "certificates"
+        return self.path / "certificates"
 
     @property
     def keys(self) -> Path:
-        return self.folder / "keys"
+        return self.path / "keys"
 
     @property
     def nodes(self) -> Path:
-        return self.folder / "nodes"
+        return self.path / "nodes"
 
     @property
     def run(self) -> Path:
-        return self.folder / "run"
+        return self.path / "run"
 
     @property
-    def seats(self) -> Path:
-        """Who sits where: made at the start of a run, needed to go on with it."""
-        return self.folder / "seats.json"
+    def registrations(self) -> Path:
+        """The registered clients: written at the start of a run, read when it is resumed."""
+        return self.path / "registrations.json"
 
     @property
     def log(self) -> Path:
-        return self.folder / "train.log"
+        return self.path / "train.log"
 
     @property
     def outcome(self) -> Path:
-        return self.folder / "outcome.json"
+        return self.path / "outcome.json"
 
     @property
     def ticket(self) -> Path:
-        """Permission to start one training, taken when it starts."""
-        return self.folder / "ticket"
+        """Permission to start one training; the server deletes it at the start."""
+        return self.path / "ticket"
 
     @property
     def lock(self) -> Path:
-        return self.folder / "train.lock"
+        return self.path / "train.lock"
 
     @property
     def token(self) -> Path:
-        """Who holds it may start trainings and let nodes in."""
-        return self.folder / "token"
+        """Its readers may start trainings and register nodes."""
+        return self.path / "token"
 
     def settings(self) -> dict[str, Any]:
         if not self.server.exists():
-            raise UserError(f"{self.folder} is not a deployment: make one with `pa3dfl deploy init {self.folder}`")
+            raise UserError(f"{self.path} is not a deployment: make one with `pa3dfl deploy init {self.path}`")
         return {"host": "127.0.0.1", "port": 9093, "insecure": False} | read_yaml(self.server)
 
     def proxies(self) -> list[str]:
-        """Addresses of proxies on this machine whose X-Forwarded-For is believed."""
+        """Addresses of proxies on this machine whose X-Forwarded-For is trusted."""
         given = self.settings().get("proxies") or []
         for text in given if isinstance(given, list) else [given]:
             try:
@@ -85,7 +85,7 @@ class Site:
         return list(given)
 
     def read_token(self) -> bytes:
-        return read_secret(self.token, f"pa3dfl deploy init {self.folder}")
+        return read_secret(self.token, f"pa3dfl deploy init {self.path}")
 
     def address(self) -> str:
         settings = self.settings()
@@ -95,8 +95,8 @@ class Site:
         return None if self.settings()["insecure"] else self.ca().read_bytes()
 
     def home(self) -> Path:
-        """Where Flower's programs keep what they keep."""
-        home = self.folder.resolve() / "flower"
+        """The home folder of Flower's programs."""
+        home = self.path.resolve() / "flower"
         home.mkdir(exist_ok=True)
         return home
 
@@ -107,20 +107,20 @@ class Site:
         return self.certificates.resolve() / "ca.crt"
 
 
-def site_config(site: Site) -> Config:
+def deployment_config(deployment: DeploymentFolder) -> Config:
     from pa3dfl.methods.assembly import configure
 
-    given = read_yaml(site.config)
-    return configure(given | {"out": str(site.run.resolve()), "engine": "flower", "checkpoint_every": 1})
+    given = read_yaml(deployment.config)
+    return configure(given | {"out": str(deployment.run.resolve()), "engine": "flower", "checkpoint_every": 1})
 
 
 def dial(host: str) -> str:
-    """The address to call from this machine a server that listens on `host`."""
+    """The address at which programs on this machine reach a server that listens on `host`."""
     return "127.0.0.1" if host == "0.0.0.0" else host
 
 
 def environment() -> dict[str, str]:
-    """Flower starts programs of its own by name: they must be those of this Python."""
+    """Flower starts its programs by name: put those of this Python first in PATH."""
     here = str(Path(sys.executable).parent)
     return os.environ | {
         "PATH": here + os.pathsep + os.environ.get("PATH", ""),

@@ -1,6 +1,6 @@
-"""One task, done by the installed pa3dfl: a node's reply to a message, or a training on the server.
+"""Runs one task with the installed pa3dfl: a node's reply to a message, or a training on the server.
 
-Of the app that came with the task only its hash is looked at.
+Of the app that came with the task, only the hash is compared; it is not unpacked.
 """
 
 import sys
@@ -24,7 +24,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.deploy import app
-from pa3dfl.deploy.site import Site
+from pa3dfl.deploy.folder import DeploymentFolder
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Link:
 
 
 def reply(link: Link, token: str, task: Task) -> None:
-    """On a node. The SuperNode waits for an answer: a refusal is one too."""
+    """Run a task on a node. The SuperNode waits for an answer, so a refusal is sent as one."""
     client = link.client("flwr-clientapp", RuntimeTokenHttpInterceptor(token))
     with reported(client):
         message, context, _, _ = pull_task_input(client)
@@ -52,7 +52,7 @@ def reply(link: Link, token: str, task: Task) -> None:
         if reason is not None:
             push_message(client, Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=message), context)
             raise UserError(reason)
-        from pa3dfl.deploy.resident import on_message
+        from pa3dfl.deploy.node import on_message
 
         try:
             answer = on_message(message, context)
@@ -63,8 +63,8 @@ def reply(link: Link, token: str, task: Task) -> None:
         push_message(client, answer, context)
 
 
-def lead(site: Site, link: Link, token: str, task: Task) -> None:
-    """On the server: the training of this site, whatever site the run names."""
+def lead(deployment: DeploymentFolder, link: Link, token: str, task: Task) -> None:
+    """Run a task on the server: the training of this deployment, regardless of the folder that the run names."""
     grid = HttpGrid(link.address, link.root is None, link.root, token=token)
     client = grid._runtime_client
     with reported(client):
@@ -76,21 +76,21 @@ def lead(site: Site, link: Link, token: str, task: Task) -> None:
         TaskIdentity.node_id = given.context.node_id
         run, context = run_from_proto(given.run), context_from_proto(given.context)
         grid.set_run(run)
-        context.run_config = app.DEFAULTS | run.override_config | {"folder": str(site.folder)}
-        from pa3dfl.deploy.serve import serve
+        context.run_config = app.DEFAULTS | run.override_config | {"folder": str(deployment.path)}
+        from pa3dfl.deploy.server import serve
 
         serve(grid, context)
 
 
 def refusal(task: Task, ours: TaskType) -> str | None:
     if task.type != ours:
-        return f"a task of type {task.type[:40]!r} was refused: only {str(ours)!r} is done here"
+        return f"a task of type {task.type[:40]!r} was refused: only {str(ours)!r} is run here"
     return app.foreign(task.fab_hash)
 
 
 @contextmanager
 def reported(client: RuntimeHttpClient) -> Iterator[None]:
-    """Flower is told that the task is alive, and how it ended."""
+    """Send Flower heartbeats during the task, and its status at the end."""
     heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
     heart.start()
     status, details = SubStatus.FAILED, "stopped"
@@ -101,10 +101,10 @@ def reported(client: RuntimeHttpClient) -> Iterator[None]:
         details = f"{type(e).__name__}: {e}"
         raise
     finally:
-        # A heartbeat of a task that has ended would interrupt us.
+        # A heartbeat after the end would interrupt this process.
         if heart.is_running:
             heart.stop()
         try:
             client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
-        except Exception as e:  # the server is gone: the task's own error says more
-            print(f"pa3dfl: Flower was not told how a task ended: {e}", file=sys.stderr)
+        except Exception as e:  # the server is gone; the error of the task itself matters more
+            print(f"pa3dfl: the status of a task could not be sent to Flower: {e}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Flower's control interface, asked with the token of the site."""
+"""A client of Flower's control interface that sends the token of the deployment."""
 
 import hashlib
 from typing import Any
@@ -25,11 +25,11 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.app import BUNDLE
-from pa3dfl.deploy.site import Site
+from pa3dfl.deploy.folder import DeploymentFolder
 
 
 class Bearer:
-    """Adds the token to every request."""
+    """Interceptor that adds the token to every request."""
 
     def __init__(self, token: bytes) -> None:
         self.headers = {"authorization": f"Bearer {token.decode('latin-1')}"}
@@ -39,18 +39,18 @@ class Bearer:
         return call_next(context)
 
 
-class Control:
-    def __init__(self, site: Site) -> None:
-        self.site = site
+class ControlClient:
+    def __init__(self, deployment: DeploymentFolder) -> None:
+        self.deployment = deployment
         self.client = ControlHttpClient.from_server_address(
-            server_address=site.address(),
-            insecure=site.settings()["insecure"],
-            root_certificates=site.root(),
-            interceptors=[RuntimeVersionHttpInterceptor("pa3dfl"), Bearer(site.read_token())],
+            server_address=deployment.address(),
+            insecure=deployment.settings()["insecure"],
+            root_certificates=deployment.root(),
+            interceptors=[RuntimeVersionHttpInterceptor("pa3dfl"), Bearer(deployment.read_token())],
         )
 
     def start(self, options: dict[str, Any]) -> int:
-        """Start a training; returns the number of its run."""
+        """Start a training; return the id of its run."""
         app = fab_to_proto(Fab(hashlib.sha256(BUNDLE).hexdigest(), BUNDLE, {}))
         try:
             answer = self.client.StartRun(StartRunRequest(fab=app, override_config=user_config_to_proto(options)))
@@ -59,28 +59,28 @@ class Control:
         return int(answer.run_id)
 
     def nodes(self) -> tuple[dict[bytes, int], set[bytes]]:
-        """Those that may come in, by their keys, with Flower's numbers; and the keys of those that were turned out."""
+        """The ids of registered nodes by public key, and the public keys of unregistered nodes."""
         try:
             found = self.client.ListNodes(ListNodesRequest()).nodes_info
         except httpx.HTTPError as e:
             raise UserError(self.reason(e)) from None
-        out = {n.public_key for n in found if n.status == NodeStatus.UNREGISTERED}
-        return {n.public_key: n.node_id for n in found if n.public_key not in out}, out
+        unregistered = {n.public_key for n in found if n.status == NodeStatus.UNREGISTERED}
+        return {n.public_key: n.node_id for n in found if n.public_key not in unregistered}, unregistered
 
     def register(self, key: bytes) -> None:
         try:
             self.client.RegisterNode(RegisterNodeRequest(public_key=key))
         except httpx.HTTPError as e:
-            raise UserError(f"the server does not take a key: {self.reason(e)}") from None
+            raise UserError(f"the server refused to register a key: {self.reason(e)}") from None
 
     def unregister(self, node: int) -> None:
         try:
             self.client.UnregisterNode(UnregisterNodeRequest(node_id=node))
         except httpx.HTTPError as e:
-            raise UserError(f"the server does not let go of a key: {self.reason(e)}") from None
+            raise UserError(f"the server refused to unregister a key: {self.reason(e)}") from None
 
     def status(self, run: int) -> str | None:
-        """How Flower says that a run stands; None if the server is gone."""
+        """The status of a run; None if the server does not answer."""
         try:
             found = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict
         except httpx.HTTPError:
@@ -91,20 +91,20 @@ class Control:
 
     def reason(self, e: httpx.HTTPError) -> str:
         if not isinstance(e, httpx.HTTPStatusError):
-            return f"{self.site.address()} does not answer ({e})"
+            return f"{self.deployment.address()} does not answer ({e})"
         if e.response.status_code == 401:
-            return f"the server knows another token than {self.site.token}: start it again, or use its folder"
+            return f"the server knows another token than {self.deployment.token}: restart it, or use its folder"
         if e.response.status_code == 403:
-            return f"{self.site.address()} does not take us for this machine: run this command where the server is"
+            return f"{self.deployment.address()} serves this command only on its own machine: run it there"
         return " ".join(e.response.text.split())[:300] or f"status {e.response.status_code}"
 
 
 def public_key(key: bytes) -> bytes:
-    """As Flower wants it, from the line that ssh-keygen writes."""
+    """Convert a public key from the format of ssh-keygen to that of Flower."""
     try:
         found = load_ssh_public_key(key)
     except (ValueError, UnsupportedAlgorithm) as e:
         raise UserError(f"not a public key: {e}") from None
     if not isinstance(found, ec.EllipticCurvePublicKey):
-        raise UserError("not a key on an elliptic curve of NIST: say ssh-keygen -t ecdsa -b 384")
+        raise UserError("not a NIST elliptic-curve key: make one with ssh-keygen -t ecdsa -b 384")
     return public_key_to_bytes(found)

@@ -1,4 +1,4 @@
-"""A node's side of a deployment: one client, its data file, its disk."""
+"""A node of a deployment: one client, its data file and its disk."""
 
 import json
 import sys
@@ -18,12 +18,12 @@ from pa3dfl.core.tree import Tree
 from pa3dfl.data import Arrays, histogram, load_own, split_one
 from pa3dfl.data.federated import STATISTICS
 from pa3dfl.deploy.capacity import share_of
-from pa3dfl.deploy.parts import Common, node_task
+from pa3dfl.deploy.tasks import Common, node_task
 from pa3dfl.engines import engine_of
 from pa3dfl.engines.flower.engine import content, record
-from pa3dfl.engines.flower.node import Workplace, answer
-from pa3dfl.engines.flower.shelf import Shelf
-from pa3dfl.engines.flower.wire import Facts, Refused
+from pa3dfl.engines.flower.messages import Facts, Refused
+from pa3dfl.engines.flower.node import LocalRun, answer
+from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Score
 from pa3dfl.methods.assembly import configure, make_method
@@ -32,10 +32,10 @@ from pa3dfl.runs.personal import describe, write_card, write_tensors
 
 
 def on_message(message: Message, context: Context) -> Message:
-    resident = Resident(dict(context.node_config))
+    node = RealNode(dict(context.node_config))
     try:
         order, blob = content(message)
-        facts, reply = resident.introduce(order) if order["kind"] == "who" else answer(resident, order, blob)
+        facts, reply = node.introduce(order) if order["kind"] == "who" else answer(node, order, blob)
     except (UserError, Refused) as e:
         facts, reply = {"error": str(e)}, b""
     if "error" in facts:
@@ -44,12 +44,12 @@ def on_message(message: Message, context: Context) -> Message:
 
 
 def say(text: str) -> None:
-    """In one line: some of it is in a server's words."""
+    """Print in one line; the text may come from the server."""
     printable = "".join(c if c.isprintable() else " " for c in text[:1000])
     print(f"pa3dfl: {printable}", file=sys.stderr, flush=True)
 
 
-class Resident:
+class RealNode:
     def __init__(self, node: dict[str, Any]) -> None:
         self.node, self.folder = node, Path(str(node["folder"]))
 
@@ -65,17 +65,17 @@ class Resident:
         return config
 
     def check_code(self, config: Facts) -> None:
-        """`package.module:name` is imported and called: a server may name only what this node was told of."""
+        """Refuse to import `package.module:name` unless this node's own node.yaml lists it."""
         told = str(self.node.get("code", "")).split(",")
         for field in ("method", "model"):
             name = str(config.get(field))
             if ":" in name and name not in told:
                 raise Refused(
-                    f"{field} {name[:200]!r} is code that this node was not told of: add it to `code` in node.yaml"
+                    f"{field} {name[:200]!r} is code that this node does not allow: add it to `code` in node.yaml"
                 )
 
     def introduce(self, order: Facts) -> tuple[Facts, bytes]:
-        """All that a node says of its data. How often each byte occurs is asked only where it is not known already."""
+        """Describe the data of this node. A histogram of bytes is sent only if the statistics are not known by name."""
         config, x = self.config(order), self.arrays.x
         images = x.dtype == np.uint8
         parts = split_one(0, np.arange(len(x)), config.seed)
@@ -90,28 +90,28 @@ class Resident:
             "histogram": histogram(x).tolist() if images and config.data not in STATISTICS else None,
         }, b""
 
-    def workplace(self, order: Facts) -> Workplace:
+    def local_run(self, order: Facts) -> LocalRun:
         if order["rejected"]:
-            say(f"the server rejected our last answer: {order['rejected']}")
+            say(f"the server rejected the last answer: {order['rejected']}")
         config = self.config(order)
         common, widths = Common.of(order["common"]), [Fraction(w) for w in order["widths"]]
         r = Fraction(order["shares"][order["client"]])
         task = node_task(config, common, self.arrays, order["client"], widths, r)
         worker = engine_of("sequential", task.device)
         assert isinstance(worker, Sequential)
-        return Workplace(make_method(config), task, worker, Shelf(self.state(order), keep=3))
+        return LocalRun(make_method(config), task, worker, StateStore(self.state(order), keep=3))
 
     def state(self, order: Facts) -> Path:
         token = str(order["run"])
-        if not token.isalnum():  # it becomes a folder
+        if not token.isalnum():  # it becomes the name of a folder
             raise Refused(f"run {token[:40]!r} is not a name")
         return self.folder / "state" / token
 
-    def tested(self, place: Workplace, client: Client, order: Facts, score: Score, model: Tree) -> None:
-        """Every test may turn out to be the best: its model stays until a better one is known."""
+    def tested(self, place: LocalRun, client: Client, order: Facts, score: Score, model: Tree) -> None:
+        """Keep a tested model until a better one is known."""
         folder, rnd, cards = self.models(order), order["round"], self.cards(order)
         config = self.config(order)
-        # By rule `kept`, a node that never took part has what it receives.
+        # By rule `kept`, a node that has not trained yet uses the model that it receives.
         waiting = config.tested == "kept" and not any(c["rule"] == "kept" for c in cards)
         if score.rule != config.tested and not (waiting and score.rule == "received"):
             return
@@ -140,18 +140,18 @@ class Resident:
     def conclude(self, order: Facts) -> None:
         chosen = self.choose(self.cards(order), order["round"], order["own"])
         if chosen is None:
-            raise UserError(f"this node was not tested in round {order['round']}: its newest model stays")
+            raise UserError(f"this node was not evaluated in round {order['round']}: it keeps its latest model")
         self.publish(order, chosen)
 
     def choose(self, cards: list[dict[str, Any]], best: int, own: bool) -> dict[str, Any] | None:
-        """The model of the federation's best test, or of this node's own."""
+        """Choose the model of the federation's best evaluation or, if `own`, of this node's best."""
         if own:
             return max(cards, key=lambda c: (c["val_accuracy"], -c["round"]), default=None)
         found = [c for c in cards if c["round"] == best or (c["rule"] == "kept" and c["round"] < best)]
         return max(found, key=lambda c: c["round"], default=None)
 
     def publish(self, order: Facts, card: dict[str, Any]) -> None:
-        """Name it as the node's model; the file stays where it is."""
+        """Make it the personal model of the node; its file is not moved."""
         file = (self.models(order) / card["file"]).relative_to(self.folder)
         write_card(self.folder, card | {"file": str(file)})
 

@@ -16,7 +16,7 @@ from pa3dfl.core.tree import Tree, wire
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StateStore:
     folder: Path
     keep: int
     """How many accepted states to keep: a server that resumes from a checkpoint asks for an older one."""

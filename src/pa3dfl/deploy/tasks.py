@@ -1,4 +1,4 @@
-"""A task whose data lies elsewhere: the server knows sizes, a node has its own rows, and both build the same model."""
+"""Tasks whose data is on other machines: the server knows sizes, a node has its own rows, both build one model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ NOBODY: Sizes = (0, 0, 0)
 
 @dataclass(frozen=True)
 class Common:
-    """What all nodes agree on before training; goes to every node with every order."""
+    """Facts about the data that all nodes share; sent to every node with every order."""
 
     shape: tuple[int, ...]
     classes: int
@@ -39,7 +39,7 @@ class Common:
 
 
 def agree(data: str, shape: tuple[int, ...], classes: int, images: bool, histograms: list[np.ndarray]) -> Common:
-    """Statistics of known data sets are those in use; others are pooled from counts, exactly as on one machine."""
+    """Use the statistics of a known data set; otherwise compute them from histograms, exactly as on one machine."""
     if not images:
         return Common(shape, classes, None, None)
     if data in STATISTICS:
@@ -54,8 +54,8 @@ def agree(data: str, shape: tuple[int, ...], classes: int, images: bool, histogr
 
 
 @dataclass(frozen=True, eq=False)
-class Declared(FederatedData):
-    """Data that is elsewhere: its sizes are what its owners said."""
+class RemoteData(FederatedData):
+    """Data on other machines, of which the server knows the sizes that nodes declared."""
 
     declared: Sequence[Sizes] = ()
 
@@ -63,8 +63,8 @@ class Declared(FederatedData):
         return self.declared[client]
 
 
-def seat_widths(method: Method, shares: Sequence[Fraction | None], p_min: Fraction) -> list[Fraction]:
-    """Widths of all seats; a free one counts as the weakest that is taken."""
+def slot_widths(method: Method, shares: Sequence[Fraction | None], p_min: Fraction) -> list[Fraction]:
+    """The widths of all clients; a free client number counts as the weakest client that is present."""
     affordable = [None if r is None else width_of(r, p_min) for r in shares]
     weakest = min(w for w in affordable if w is not None)
     return method.widths([weakest if w is None else w for w in affordable], p_min)
@@ -72,21 +72,23 @@ def seat_widths(method: Method, shares: Sequence[Fraction | None], p_min: Fracti
 
 def server_task(config: Config, common: Common, shares: Sequence[Fraction | None], sizes: Sequence[Sizes]) -> Task:
     method, p_min = make_method(config), config.narrowest()
-    widths = seat_widths(method, shares, p_min)
+    widths = slot_widths(method, shares, p_min)
     clients = [
         Client(i, r or widths[i] ** 2, widths[i], sizes[i][0] if r is not None else 0) for i, r in enumerate(shares)
     ]
     device = device_of(config.device)
     nothing = [_no_rows() for _ in clients]
     x, y = torch.empty(0, *common.shape, device=device), torch.empty(0, dtype=torch.int64, device=device)
-    data = Declared(x, y, nothing, common.classes, *_normal(common, device), bool(config.augment), declared=list(sizes))
+    data = RemoteData(
+        x, y, nothing, common.classes, *_normal(common, device), bool(config.augment), declared=list(sizes)
+    )
     return _task(config, method, common, clients, data, device)
 
 
 def node_task(
     config: Config, common: Common, arrays: Arrays, client: int, widths: Sequence[Fraction], r: Fraction
 ) -> Task:
-    """The task as the node of one client sees it: rows of its own, and widths of the others."""
+    """The task on the node of one client: its own rows, and the widths of all clients."""
     check_rows(arrays, common)
     device = device_of(config.device)
     mine = split_one(client, np.arange(len(arrays.y)), config.seed)

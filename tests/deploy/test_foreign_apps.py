@@ -26,9 +26,9 @@ from rogue import alive, ask, bundle, flwr, resident_megabytes, taken_over, writ
 
 from pa3dfl.deploy.app import BUNDLE
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
-from pa3dfl.deploy.client import Control
-from pa3dfl.deploy.keep import kept
-from pa3dfl.deploy.site import program
+from pa3dfl.deploy.control_client import ControlClient
+from pa3dfl.deploy.folder import program
+from pa3dfl.deploy.supervisor import supervised
 from pa3dfl.engines.flower.engine import content, record
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1200)]
@@ -49,7 +49,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 def live(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server on an address of this machine that others reach; one node here, one there."""
     options = OPTIONS | {"method": "ditto", "rounds": 1, "eval_every": 1, "timeout": 120.0}
-    with Live(tmp_path_factory.mktemp("door"), ["1", "1/4"], **options, host=elsewhere.here) as live:
+    with Live(tmp_path_factory.mktemp("access"), ["1", "1/4"], **options, host=elsewhere.here) as live:
         write_certificates(live.folder / "other", elsewhere.here)
         live.server()
         live.node(0)
@@ -70,9 +70,9 @@ def wait_for(live: Live, name: str, said: str, seconds: float = 120) -> None:
 
 def numbers(live: Live) -> list[int]:
     """Flower's numbers of the nodes, in the order of their names."""
-    found, _ = Control(live.site).nodes()
+    found, _ = ControlClient(live.deployment).nodes()
     spki = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-    keys = [private_key(live.site.nodes / f"node-{i}" / "key").public_key().public_bytes(*spki) for i in range(2)]
+    keys = [private_key(live.deployment.nodes / f"node-{i}" / "key").public_key().public_bytes(*spki) for i in range(2)]
     return [found[key] for key in keys]
 
 
@@ -87,10 +87,10 @@ def stranger(live: Live, elsewhere: Elsewhere, **plan: Any) -> Counter[str]:
     file = live.folder / "plan.json"
     plan |= {
         "address": f"{elsewhere.here}:{live.port}",
-        "ca": str(live.site.ca()),
-        "token": live.site.token.read_text(),
+        "ca": str(live.deployment.ca()),
+        "token": live.deployment.token.read_text(),
     }
-    plan |= {"other_ca": str(live.folder / "other" / "ca.crt"), "key": str(live.site.nodes / "node-1" / "key")}
+    plan |= {"other_ca": str(live.folder / "other" / "ca.crt"), "key": str(live.deployment.nodes / "node-1" / "key")}
     file.write_text(json.dumps(plan))
     script = Path(__file__).with_name("stranger.py")
     done = elsewhere.run(sys.executable, str(script), str(file), folder=live.folder)
@@ -120,7 +120,7 @@ def test_flower_s_own_command_line(live: Live, elsewhere: Elsewhere, tmp_path: P
     app, address = write(tmp_path / "app", tmp_path / "marker"), f"{elsewhere.here}:{live.port}"
     write_node_key(tmp_path / "mine")
     (tmp_path / "mine.pub").write_bytes(write_node_key(tmp_path / "mine"))
-    token = live.site.token.read_text()
+    token = live.deployment.token.read_text()
     commands = (("list", "site"), ("supernode", "list", "site"), ("supernode", "register", "mine.pub", "site"),
                 ("run", str(app), "site"))  # fmt: skip
     for name, held in (("none", None), ("wrong", "f" * 64), ("held", token)):
@@ -138,13 +138,15 @@ def test_flower_s_own_command_line(live: Live, elsewhere: Elsewhere, tmp_path: P
 def test_a_rogue_run_of_somebody_with_the_token(live: Live, elsewhere: Elsewhere, tmp_path: Path) -> None:
     """Flower takes the run; our executor on the server does not, and the next training goes on as ever."""
     app, marker = write(tmp_path / "app", tmp_path / "marker"), tmp_path / "marker"
-    env = ENVIRONMENT | flwr(tmp_path / "home", live, f"{elsewhere.here}:{live.port}", live.site.token.read_text())
+    env = ENVIRONMENT | flwr(
+        tmp_path / "home", live, f"{elsewhere.here}:{live.port}", live.deployment.token.read_text()
+    )
     words = [program("flwr"), "run", str(app), "site", "--format", "json"]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     run = int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
     wait_for(live, "server", "a task of another app was refused")
-    assert Control(live.site).status(run) == "finished:failed"
+    assert ControlClient(live.deployment).status(run) == "finished:failed"
     assert "2 nodes hold their model" in train(live)
     assert not list(tmp_path.glob("marker*")), marker
 
@@ -204,7 +206,7 @@ def test_a_server_that_was_taken_over_runs_nothing_on_a_node(live: Live, tmp_pat
         replies = ask(grid, [Message(record(o, b"\x00" * 9), nodes[0], "query") for o in orders], 120)
         assert len(replies) == len(orders), live.log("node-0")
         said = " ".join(str(r.error.reason if r.has_error() else content(r)[0].get("error")) for r in replies)
-        assert "is code that this node was not told of" in said
+        assert "is code that this node does not allow" in said
         assert "round is '../../" in said
         [reply] = ask(grid, [Message(record({"kind": "who", "config": config}, b""), nodes[0], "query")])
         assert content(reply)[0]["name"] == "node-0", "our own app is still answered"
@@ -219,14 +221,14 @@ def test_flower_s_own_executor_would_have_run_it(live: Live, tmp_path: Path) -> 
     nodes = numbers(live)
     live.kill("node-0")
     live.kill("server")
-    folder = live.site.nodes / "node-0"
+    folder = live.deployment.nodes / "node-0"
     words = [program("flower-supernode"), "--superlink", f"127.0.0.1:{live.port}", "--host", "127.0.0.1"]
     words += ["--port", str(live.port + 1), "--root-certificates", str(folder / "ca.crt")]
     words += ["--auth-supernode-private-key", str(folder / "key"), "--node-config", "name=1"]
     with taken_over(live) as server:
         # Kept, because the number of the node that was here is free only after a minute.
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-        live.execute("naive", kept(words), FLWR_HOME=str(tmp_path / "home"), PATH=path)
+        live.execute("naive", supervised(words), FLWR_HOME=str(tmp_path / "home"), PATH=path)
         wait_for(live, "naive", "SuperNode ID", 240)
         grid = server.run(theirs)
         assert ask(grid, [Message(RecordDict({"x": ConfigRecord({"a": 1})}), nodes[0], "query")], 120)

@@ -1,4 +1,4 @@
-"""The command that makes the paper's evidence."""
+"""The command `pa3dfl reproduce`."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -8,15 +8,15 @@ from pa3dfl.cli.flags import Parser, add_config
 from pa3dfl.cli.printing import print_records
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.logging import log
-from pa3dfl.core.options.config import coerce
+from pa3dfl.core.options.schema import check_range, coerce, whole_number
 from pa3dfl.experiments.reproduce.paper import DATA, PARTS
 
 DESCRIPTION = """\
-Run the paper's experiments and render docs/reproduction.md from the results there are.
+Repeat the paper's experiments and write docs/reproduction.md from all results so far.
 
-Parts: overall, efficiency, ablation, hn-cost, figures; all. The most telling runs come first: Hetero before Ideal,
-Pa3dFL and its strongest rivals before the others, further seeds last. What is done is skipped, what was begun goes on.
-Several processes may work on one plan: each run has a lock. All other options of `pa3dfl run` are passed on."""
+The most informative runs come first: hetero before ideal, Pa3dFL and its strongest competitors before the others,
+further seeds last. Finished runs are skipped, stopped runs are continued. Several processes may share the work: each
+run has a lock. Other options are passed on to every run."""
 
 
 def reproduce(argv: list[str]) -> None:
@@ -49,23 +49,29 @@ def reproduce(argv: list[str]) -> None:
 
 def _arguments(argv: list[str]) -> dict[str, Any]:
     parser = Parser("pa3dfl reproduce", usage="pa3dfl reproduce [PART…] [options]", description=DESCRIPTION)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} or all [all]")
-    parser.add_argument("--data", default=",".join(DATA), metavar="X", help="data sets with commas [%(default)s]")
-    parser.add_argument("--setting", default="hetero,ideal", metavar="X", help="settings with commas [%(default)s]")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"part of the paper: {', '.join(PARTS)} or all [all]")
     parser.add_argument(
-        "--methods", metavar="X", help="methods with commas; all, ablations, or pa3dfl@lam=0.1 [by part]"
+        "--data", default=",".join(DATA), metavar="X", help="data sets, separated by commas [%(default)s]"
     )
     parser.add_argument(
-        "--seeds", metavar="X", help="seeds with commas [0,1,2; 0 where rounds are fewer than the paper's]"
+        "--setting", default="hetero,ideal", metavar="X", help="settings, separated by commas [%(default)s]"
+    )
+    parser.add_argument(
+        "--methods", metavar="X", help="methods, separated by commas; all, ablations, or pa3dfl@lam=0.1 [by part]"
+    )
+    parser.add_argument(
+        "--seeds", metavar="X", help="seeds, separated by commas [0,1,2; with fewer rounds than the paper 0]"
     )
     parser.add_argument("--rounds", metavar="N", help="rounds of each run [the paper's]")
-    parser.add_argument("--fraction", metavar="X", help="part of the paper's rounds, such as 1/10")
-    parser.add_argument("--budget", metavar="MINUTES", help="stop after so many minutes; the next call goes on")
-    parser.add_argument("--dry-run", action="store_true", help="show the plan with estimated times, train nothing")
-    parser.add_argument("--render-only", action="store_true", help="only render the page from the results")
-    parser.add_argument("--out", default="results", metavar="X", help="folder of the results [%(default)s]")
-    parser.add_argument("--runs", default="runs/reproduce", metavar="X", help="folder of run directories [%(default)s]")
-    parser.add_argument("--docs", default="docs", metavar="X", help="folder of the page [%(default)s]")
+    parser.add_argument("--fraction", metavar="X", help="share of the paper's rounds, such as 1/10")
+    parser.add_argument("--budget", metavar="MINUTES", help="stop after so many minutes; the next call continues")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan with estimated times, do not train")
+    parser.add_argument("--render-only", action="store_true", help="only write the page from the results so far")
+    parser.add_argument("--out", default="results", metavar="X", help="folder for the results [%(default)s]")
+    parser.add_argument(
+        "--runs", default="runs/reproduce", metavar="X", help="folder for the run directories [%(default)s]"
+    )
+    parser.add_argument("--docs", default="docs", metavar="X", help="folder for the page [%(default)s]")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_config(parser, "", {}, without=("method", "seed", "out", "data", "setting", "rounds"))
     return vars(parser.parse_exactly(argv))
@@ -74,23 +80,20 @@ def _arguments(argv: list[str]) -> dict[str, Any]:
 def _words(text: str) -> list[str]:
     words = [w.strip() for w in text.split(",")]
     if not all(words):
-        raise UserError(f"{text!r} has an empty name: expected names with commas in between")
+        raise UserError(f"{text!r} has an empty name: expected names separated by commas")
     return words
 
 
 def _settings(text: str) -> list[str]:
-    """Settings with commas in between; one with levels has commas of its own and stands alone."""
+    """Parse settings, separated by commas. One such as levels:1,1/4 contains commas and must stand alone."""
     return [text] if ":" in text else _words(text)
 
 
 def _length(rounds: str | None, fraction: str | None) -> Fraction | int:
     if rounds is not None and fraction is not None:
-        raise UserError("--rounds and --fraction both say how long to train: give one of them")
+        raise UserError("--rounds and --fraction both set the number of rounds: give one of them")
     if rounds is not None:
-        n = coerce("rounds", rounds, int)
-        if n < 1:
-            raise UserError(f"rounds is {n}: expected at least 1")
-        return n
+        return whole_number("rounds", rounds, at_least=1)
     from pa3dfl.core.options.capacity import parse_ratio
 
     return parse_ratio(fraction or 1, "fraction")
@@ -99,7 +102,6 @@ def _length(rounds: str | None, fraction: str | None) -> Fraction | int:
 def _minutes(text: str | None) -> float | None:
     if text is None:
         return None
-    minutes = coerce("budget", text, float)
-    if not 0 < minutes < float("inf"):
-        raise UserError(f"budget is {text}: expected minutes above 0")
+    minutes: float = coerce("budget", text, float)
+    check_range("budget", minutes, above=0)
     return 60 * minutes

@@ -1,6 +1,6 @@
-"""What goes over the wire: JSON for facts, safetensors for tensors, never pickle.
+"""The format of messages: JSON for facts, safetensors for tensors, never pickle.
 
-Sizes are checked before tensors are built, because a length is all that is known of a stranger's bytes.
+Sizes are checked before tensors are built, because the content of a message is not trusted.
 """
 
 import json
@@ -16,12 +16,12 @@ from pa3dfl.engines.guard import Spec
 
 Facts = dict[str, Any]
 
-# What a node takes from its server: it has no specification to compare with.
+# The limit on a node, which has no specification of the server's message.
 LIMIT = 1 << 30
 
 
 class Refused(Exception):
-    """What arrived cannot be used; the message says why."""
+    """A message that cannot be used, and the reason."""
 
 
 def pack(tree: Mapping[str, torch.Tensor]) -> bytes:
@@ -34,14 +34,14 @@ def unpack(blob: bytes, limit: int = LIMIT) -> Tree:
     if not blob:
         return {}
     try:
-        # Copied: safetensors hands out unaligned views, and alignment changes last bits.
+        # Copy: safetensors returns unaligned views, and alignment changes the last bits of results.
         return wire(load(blob))
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise Refused(f"not a safetensors file: {' '.join(str(e).split())}") from None
 
 
-def room(spec: Spec) -> int:
-    """The most bytes that an honest tree can take: its contents, and a line of JSON for each name."""
+def size_limit(spec: Spec) -> int:
+    """The largest valid size of a packed tree in bytes: its tensors, and JSON for each name."""
     contents = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in spec.values())
     return contents + sum(256 + 6 * len(name) for name in spec) + 1024
 

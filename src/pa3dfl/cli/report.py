@@ -1,0 +1,33 @@
+"""The command `pa3dfl report`."""
+
+import json
+from pathlib import Path
+
+from pa3dfl.cli.flags import Parser
+from pa3dfl.cli.printing import console
+
+
+def report(argv: list[str]) -> None:
+    parser = Parser("pa3dfl report", description="Compare finished runs in one table and in pictures.")
+    parser.add_argument(
+        "dirs", nargs="+", type=Path, metavar="DIR", help="run directory, or a folder of run directories"
+    )
+    parser.add_argument("--out", type=Path, metavar="X", help="folder for the pictures [the first DIR]")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    args = parser.parse_exactly(argv)
+    from pa3dfl.runs import report as runs_report
+
+    runs = runs_report.find_runs(args.dirs)
+    records = runs_report.comparison(runs)
+    out = args.out or args.dirs[0]
+    pictures = [runs_report.learning_curve(runs, out / "learning_curve.png")]
+    by_capacity = runs_report.capacity_picture(runs, out / "capacity.png")
+    pictures += [by_capacity] if by_capacity else []
+    if args.json:
+        print(json.dumps(records, indent=2))
+        return
+    runs_report.render(records, console())
+    table = out / "table.json"
+    table.write_text(json.dumps(records, indent=2) + "\n")
+    for path in (*pictures, table):
+        print(path)

@@ -1,0 +1,21 @@
+"""The command `pa3dfl resume`."""
+
+from pathlib import Path
+
+from pa3dfl.cli.flags import Parser
+from pa3dfl.cli.printing import show
+
+
+def resume(argv: list[str]) -> None:
+    parser = Parser(
+        "pa3dfl resume",
+        description="Continue a stopped run from its last checkpoint; the results are the same as without the stop.",
+    )
+    parser.add_argument("dir", type=Path, metavar="DIR", help="run directory")
+    parser.add_argument("--data-dir", metavar="X", help="folder of the data, if it has moved")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    args = parser.parse_exactly(argv)
+    from pa3dfl.experiments import api
+
+    summary = api.resume(args.dir, args.data_dir)
+    show([args.dir], summary if args.json else None)

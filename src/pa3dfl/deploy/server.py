@@ -1,0 +1,144 @@
+"""The server of a deployment: runs the federation inside Flower's ServerApp."""
+
+import fcntl
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import write_atomically
+from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.deploy.folder import DeploymentFolder, deployment_config
+from pa3dfl.deploy.registry import ClientRegistry, Registration
+from pa3dfl.deploy.tasks import NOBODY, server_task, slot_widths
+from pa3dfl.engines.flower.engine import Flower
+from pa3dfl.experiments.api import federation_of, finish
+from pa3dfl.methods.assembly import configure, flat, make_method
+from pa3dfl.methods.problem import Client, Task
+from pa3dfl.runs.format import RunDirectory
+
+
+def serve(grid: Grid, context: Context) -> None:
+    """Train, and write the result or the error as one line to `outcome.json`."""
+    given = context.run_config
+    deployment, ticket = DeploymentFolder(Path(str(given["folder"]))), str(given["ticket"])
+    try:
+        with locked(deployment):
+            redeem(deployment, ticket)
+            line = train(grid, deployment, bool(given["resume"]), int(given["wait-for"]), float(given["patience"]))
+    except BaseException as e:
+        reason = str(e) if isinstance(e, (UserError, OSError)) else f"{type(e).__name__}: {e}"
+        write_outcome(deployment, ticket, False, " ".join(reason.split()))
+        raise
+    write_outcome(deployment, ticket, True, line)
+
+
+def redeem(deployment: DeploymentFolder, ticket: str) -> None:
+    """Delete the ticket, so that a training starts once: a restarted SuperLink restarts its unfinished runs."""
+    if not deployment.ticket.exists() or deployment.ticket.read_text() != ticket:
+        raise UserError("this training was started before: continue with `pa3dfl deploy train --resume`")
+    deployment.ticket.unlink()
+
+
+def train(grid: Grid, deployment: DeploymentFolder, resume: bool, wanted: int, patience: float) -> str:
+    config = deployment_config(deployment)
+    torch.set_num_threads(config.threads)
+    directory = RunDirectory(deployment.run)
+    if resume:
+        began = configure(read_yaml(directory.config))
+        if replace(began, rounds=config.rounds).hash() != config.hash():
+            raise UserError(f"{deployment.config} has changed since the run began: only rounds and timeout may")
+    else:
+        deployment.run.mkdir(parents=True)
+        directory.write_config(flat(config))
+
+    def say(text: str) -> None:
+        with deployment.log.open("a") as f:
+            f.write(text + "\n")
+
+    shared: dict[str, Any] = {"config": flat(config)}
+    registry = ClientRegistry(
+        grid, deployment.registrations, shared | {"kind": "who"}, not deployment.settings()["insecure"], say
+    )
+    registry.gather(wanted or (config.clients or 1), patience)
+    if resume and deployment.registrations.exists():
+        registry.load()
+    else:
+        registry.enroll(config.clients or wanted, config.data)
+    task, method = task_of(config, registry), make_method(config)
+    setup = shared | {
+        "run": registry.token,
+        "common": registry.common.facts() if registry.common else {},
+        "widths": [str(c.width) for c in task.clients],
+        "shares": [str(c.r) for c in task.clients],
+    }
+
+    def admit(i: int, registration: Registration) -> str | None:
+        """Accept a late node unless it would change what the others train."""
+        common = registry.common
+        if common is None or registration.shape != common.shape or registration.classes > common.classes:
+            return f"rows of shape {registration.shape} with {registration.classes} classes do not fit"
+        if registration.bytes != (common.mean is not None):
+            return f"its rows are {'bytes' if registration.bytes else 'floats'}, those of the others are not"
+        shares = [None if s is None else s.share for s in registry.registrations]
+        shares[i] = registration.share
+        widths = slot_widths(method, shares, task.p_min)
+        if any(w != c.width for w, c in zip(widths, task.clients, strict=True) if c.id != i and c.n):
+            return f"it affords less than the width {task.clients[0].width} at which all others train"
+        try:
+            task.model.shapes(widths[i])
+        except UserError as e:
+            return str(e)
+        task.clients[i] = Client(i, registration.share, widths[i], registration.sizes[0])
+        task.data.declared[i] = registration.sizes  # type: ignore[attr-defined]
+        setup["widths"][i], setup["shares"][i] = str(widths[i]), str(registration.share)
+        federation.joined = True
+        return None
+
+    engine = Flower(registry, setup, config.timeout)
+    federation = federation_of(config, method, task, engine, directory)
+    registry.admit = admit
+    state = federation.run(federation.restore() if resume else federation.start())
+    kept = engine.conclude(task, state.best.round, method.best_round_per_client)
+    summary = finish(config, federation, state)
+    accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best.round}"
+    return f"{accuracy} of {state.round}; {len(kept)} nodes hold their model; {deployment.run}"
+
+
+def task_of(config: Config, registry: ClientRegistry) -> Task:
+    assert registry.common is not None
+    shares: list[Fraction | None] = [None if s is None else s.share for s in registry.registrations]
+    sizes = [NOBODY if s is None else s.sizes for s in registry.registrations]
+    return server_task(config, registry.common, shares, sizes)
+
+
+@contextmanager
+def locked(deployment: DeploymentFolder) -> Iterator[None]:
+    """Hold the lock of the folder: two servers would overwrite each other's files. The lock ends with the process."""
+    with deployment.lock.open("w") as f:
+        for attempt in range(20):
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if attempt == 19:
+                    raise UserError(
+                        f"another training is running in {deployment.path}: wait for it or stop it"
+                    ) from None
+                time.sleep(0.5)
+        yield
+
+
+def write_outcome(deployment: DeploymentFolder, ticket: str, ok: bool, line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+    write_atomically(deployment.outcome, (json.dumps({"ticket": ticket, "ok": ok, "line": line}) + "\n").encode())
