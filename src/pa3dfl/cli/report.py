@@ -15,18 +15,18 @@ def report(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="X", help="folder for the pictures [the first DIR]")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     args = parser.parse_exactly(argv)
-    from pa3dfl.runs import report as runs_report
+    from pa3dfl import runs as report
 
-    runs = runs_report.find_runs(args.dirs)
-    records = runs_report.comparison(runs)
+    runs = report.find_runs(args.dirs)
+    records = report.comparison(runs)
     out = args.out or args.dirs[0]
-    pictures = [runs_report.learning_curve(runs, out / "learning_curve.png")]
-    by_capacity = runs_report.capacity_picture(runs, out / "capacity.png")
+    pictures = [report.learning_curve(runs, out / "learning_curve.png")]
+    by_capacity = report.capacity_picture(runs, out / "capacity.png")
     pictures += [by_capacity] if by_capacity else []
     if args.json:
         print(json.dumps(records, indent=2))
         return
-    runs_report.render(records, console())
+    report.render(records, console())
     table = out / "table.json"
     table.write_text(json.dumps(records, indent=2) + "\n")
     for path in (*pictures, table):

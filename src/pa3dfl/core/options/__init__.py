@@ -1,1 +1,1 @@
-"""Options of runs and methods: their schema, presets and capacities. Imports only `core.errors` and `core.randomness`."""
+"""Options of runs and methods: their schema, presets and capacities. Imports `core.errors` and `core.randomness`."""
