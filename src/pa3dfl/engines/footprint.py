@@ -20,7 +20,8 @@ def peak_training_bytes(method: Method, task: Task, client: Client, start: Tree,
     gradients. It does not include the stored data, nor, on a CPU, temporary memory inside kernels.
     """
     if task.device.type != "cuda":
-        with LiveBytes() as live:
+        live = LiveBytes()
+        with live:
             _train(method, task, client, start, fixed)
         return live.peak
     before = torch.cuda.memory_allocated(task.device)
@@ -43,7 +44,7 @@ class LiveBytes(TorchDispatchMode):
     """Counts the bytes of all storages that operations made and that still exist. Exact and reproducible."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.now = self.peak = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
 

@@ -23,7 +23,7 @@ class Tape(TorchDispatchMode):
         return False  # the default would load torch.compile, which takes a second
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._fresh = (f"v{i}" for i in count())
         self._names = WeakTensorKeyDictionary()  # weak, so that unused tensors are freed
         self._lines: list[str] = []

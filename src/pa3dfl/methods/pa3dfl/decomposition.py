@@ -161,7 +161,7 @@ class Decomposed(Factored):
 
 def off_diagonal(*factors: Tensor) -> Tensor:
     """Σ ‖S − diag S‖² with S = θ_uᵀθ_u (equation `eq_reg`): 0 if the columns of each θ_u are orthogonal."""
-    first, *others = [_Overlap.apply(u) for u in factors]
+    first, *others = [_Overlap.apply(u) for u in factors]  # type: ignore[no-untyped-call, unused-ignore]
     total: Tensor = sum(others, first)
     return total
 
