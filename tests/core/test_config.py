@@ -58,6 +58,7 @@ def test_an_option_of_another_method_is_unknown() -> None:
         ("checkpoint_every", 0, "checkpoint_every is 0: expected at least 1"),
         ("classes_per_client", 0, "classes_per_client is 0: expected at least 1"),
         ("threads", -1, "threads is -1: expected at least 0"),
+        ("threads", 1025, "threads is 1025: expected at most 1024"),
         ("seed", -1, "seed is -1: expected at least 0"),
         ("lr", 0, r"lr is 0\.0: expected a number above 0"),
         ("lr", "inf", "lr is inf: expected a finite number"),

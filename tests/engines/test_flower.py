@@ -155,8 +155,8 @@ def test_a_size_is_refused_before_tensors_are_built(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(messages, "load", lambda blob: pytest.fail("tensors were built"))
     spec = {"w": ((10,), torch.float32)}
     with pytest.raises(messages.Refused, match="bytes, expected at most 1,326"):
-        messages.unpack(bytes(1327), messages.room(spec))
-    assert len(messages.pack({"w": torch.ones(10)})) <= messages.room(spec)
+        messages.unpack(bytes(1327), messages.size_limit(spec))
+    assert len(messages.pack({"w": torch.ones(10)})) <= messages.size_limit(spec)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", None, b"\xff", "[" * 100_000])
