@@ -23,9 +23,9 @@ def compare(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     add_config(parser, "", {}, without=("method", "seed", "out"))
     args = vars(parser.parse_exactly(argv))
+    from pa3dfl import runs as report
     from pa3dfl.experiments.compare import QUICK, equal_terms, terms
     from pa3dfl.experiments.compare import compare as train
-    from pa3dfl import runs as report
 
     file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
     as_json, quick = args.pop("json"), args.pop("quick")

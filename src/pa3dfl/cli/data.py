@@ -20,9 +20,9 @@ def data(argv: list[str]) -> None:
     args = parser.parse_exactly(argv)
     import numpy as np
 
+    from pa3dfl import runs as report
     from pa3dfl.data import available, label_counts, load
     from pa3dfl.methods import assembly
-    from pa3dfl import runs as report
 
     given = {k: v for k, v in vars(args).items() if k in FLAGS}
     folder = Path(given["data_dir"]) if "data_dir" in given else None
