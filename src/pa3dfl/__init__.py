@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from pa3dfl.core.errors import UserError
     from pa3dfl.core.options.config import Config
     from pa3dfl.experiments.api import resume, run
+    from pa3dfl.runs.rundata import load
 
-__all__ = ["Config", "UserError", "resume", "run"]
+__all__ = ["Config", "UserError", "load", "resume", "run"]
 
 _MODULES = {
     "Config": "core.options.config",

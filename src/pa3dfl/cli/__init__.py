@@ -16,6 +16,7 @@ USAGE = """pa3dfl: personal models for devices that differ in both data and capa
   pa3dfl run [CONFIG.yaml] [--method … --data … --setting … --rounds … …]   train
   pa3dfl resume DIR                    go on with a run that was stopped
   pa3dfl report DIR…                   table and pictures of one or several runs
+  pa3dfl page RUN…                     one HTML file that shows runs, client by client
   pa3dfl compare                       several methods and seeds on equal terms, in one table
   pa3dfl tune METHOD                   try a grid of options, choose by validation accuracy
   pa3dfl reproduce [PART]              the paper's experiments: plan, run, render docs/reproduction.md
@@ -45,6 +46,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": imported("pa3dfl.cli.training", "run"),
     "resume": imported("pa3dfl.cli.training", "resume"),
     "report": imported("pa3dfl.cli.looking", "report_runs"),
+    "page": imported("pa3dfl.cli.looking", "write_page"),
     "compare": imported("pa3dfl.cli.training", "compare_methods"),
     "tune": imported("pa3dfl.cli.training", "tune_methods"),
     "reproduce": imported("pa3dfl.cli.reproducing", "reproduce"),

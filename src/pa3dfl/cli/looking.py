@@ -42,6 +42,16 @@ def report_runs(argv: list[str]) -> None:
         print(path)
 
 
+def write_page(argv: list[str]) -> None:
+    parser = Parser("pa3dfl page", description="One HTML file that shows runs and their clients, and opens offline.")
+    parser.add_argument("dirs", nargs="+", type=Path, metavar="RUN", help="run directory, or a folder of them")
+    parser.add_argument("-o", "--out", type=Path, metavar="X", help="the file [report.html in the first folder]")
+    args = parser.parse_exactly(argv)
+    from pa3dfl.runs import page
+
+    print(page.write(args.dirs, args.out or args.dirs[0] / page.NAME))
+
+
 def list_methods(argv: list[str]) -> None:
     parser = Parser("pa3dfl methods", description="The methods, and how each uses capacity and personalises.")
     parser.add_argument("--json", action="store_true", help="print as JSON")

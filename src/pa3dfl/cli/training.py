@@ -9,6 +9,7 @@ from pa3dfl.cli.flags import Parser, add_config, peek, say
 from pa3dfl.cli.printing import console, print_records, show
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, coerce, read_yaml
+from pa3dfl.runs.page import Renewed
 
 
 def run(argv: list[str]) -> None:
@@ -33,7 +34,9 @@ def run(argv: list[str]) -> None:
     if named != file:
         raise UserError(f"config {named!r} is not a .yaml file: options are given with dashes, such as --rounds 10")
     given.pop("data_fingerprint", None)
-    summary = api.run(api.configure(given | args), overwrite)
+    config = api.configure(given | args)
+    with Renewed(Path(config.out or ""), say) as renewed:
+        summary = api.run(config, overwrite, renewed)
     show([Path(summary["path"])], summary if as_json else None)
 
 
@@ -45,7 +48,8 @@ def resume(argv: list[str]) -> None:
     args = parser.parse_exactly(argv)
     from pa3dfl.experiments import api
 
-    summary = api.resume(args.dir, args.data_dir)
+    with Renewed(args.dir, say) as renewed:
+        summary = api.resume(args.dir, args.data_dir, renewed)
     show([args.dir], summary if args.json else None)
 
 
@@ -72,7 +76,8 @@ def compare_methods(argv: list[str]) -> None:
     as_json, quick = args.pop("json"), args.pop("quick")
     given = (QUICK if quick else {}) | (read_yaml(Path(file)) if file else {}) | args
     names = _methods(chosen)
-    paths = compare(given, names, _seeds(seeds), out)
+    with Renewed(out, say) as renewed:
+        paths = compare(given, names, _seeds(seeds), out, renewed)
     runs = [report.read_run(p) for p in paths]
     own = [[r for r in runs if r.summary["method"] == name] for name in names]
     records = [row | terms(its[0].path) for row, its in zip(report.across_seeds(runs), own, strict=True)]
@@ -87,7 +92,8 @@ def compare_methods(argv: list[str]) -> None:
     print("for all: " + ", ".join(f"{k} {v}" for k, v in same.items()))
     for option, values in different.items():
         print(f"{option}: " + ", ".join(f"{method} {v}" for method, v in values.items()))
-    print(picture, out / "table.json", sep="\n")
+    page = [renewed.out] if renewed.out.exists() else []
+    print(picture, out / "table.json", *page, sep="\n")
 
 
 def tune_methods(argv: list[str]) -> None:

@@ -5,25 +5,23 @@ paper's efficiency table: forward multiply-adds of one batch through the encoder
 head left out. What a local step really takes, with every forward pass, is `step_multiply_adds`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from pa3dfl.core.rng import generator
 from pa3dfl.core.tree import Tree, count, nbytes, on_meta
 from pa3dfl.engines.footprint import peak_training_bytes
+from pa3dfl.engines.multiply_adds import META, count_of
 from pa3dfl.methods import Method
 from pa3dfl.methods.sizes import blank_task, full_size, held
 from pa3dfl.methods.task import Client, Task
 from pa3dfl.models import Model
 
-META = torch.device("meta")
 COLUMNS = (
     "method",
     "width",
@@ -112,13 +110,6 @@ def _multiply_adds(method: Method, task: Task, width: Fraction, theta: Tree, fix
         "chosen_multiply_adds": by_order.get("auto"),
         "step_multiply_adds": count_of(lambda: method.loss(task, width, theta, fixed, (x, y), noise)),
     }
-
-
-def count_of(run: Callable[[], Tensor]) -> int:
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        run()
-    # The counter follows the convention of two operations for each multiply-add.
-    return int(counter.get_total_flops()) // 2
 
 
 def _filled(shapes: Tree, device: torch.device) -> Tree:

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pa3dfl.core.options.names import version
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Engine, engine_of
-from pa3dfl.federation.federation import Federation, Plan, State
+from pa3dfl.federation.federation import Federation, Plan, State, nothing
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import (
     configure,
@@ -50,8 +51,13 @@ __all__ = [
 ]
 
 
-def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> dict[str, Any]:
-    """Train from the start; returns the summary. `run(method="fedavg", rounds=20)` is enough."""
+def run(
+    config: Config | None = None, overwrite: bool = False, evaluated: Callable[[], None] = nothing, **given: Any
+) -> dict[str, Any]:
+    """Train from the start; returns the summary. `run(method="fedavg", rounds=20)` is enough.
+
+    `evaluated` is called whenever an evaluated round is on disk.
+    """
     config = configure(_given(config) | given)
     directory = RunDirectory(Path(config.out or ""))
     if directory.path.exists() and not directory.path.is_dir():
@@ -68,6 +74,7 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
             )
     arrays = load(config.data, folder_of(config))
     federation = build(config, arrays, directory)
+    federation.evaluated = evaluated
     try:
         if directory.path.exists():
             shutil.rmtree(directory.path)
@@ -80,7 +87,7 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
     return finish(config, federation, federation.run(federation.start()))
 
 
-def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
+def resume(path: Path, data_dir: str | None = None, evaluated: Callable[[], None] = nothing) -> dict[str, Any]:
     """Go on after the last round that was kept; gives the same numbers as if nothing had happened."""
     directory = RunDirectory(path)
     if not directory.config.exists():
@@ -92,6 +99,7 @@ def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
     if expected not in (None, fingerprint(arrays)):
         raise UserError(f"the data of {path} has changed since the run began: the run cannot go on with other data")
     federation = build(config, arrays, directory)
+    federation.evaluated = evaluated
     return finish(config, federation, federation.run(federation.restore()))
 
 

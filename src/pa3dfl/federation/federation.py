@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -21,6 +21,7 @@ from pa3dfl.federation.robust import robust
 from pa3dfl.methods import Method, Score, Update
 from pa3dfl.methods.sizes import share
 from pa3dfl.methods.task import Client, Task
+from pa3dfl.runs.history import History
 from pa3dfl.runs.results import RunDirectory, averages
 
 
@@ -109,6 +110,9 @@ class Federation:
         self.directory, self.label = directory, label
         self.store = Store(directory.checkpoints)
         self.guard = Guard(method, task)
+        self.history = History(directory.history, method, task, plan.evaluations(plan.rounds))
+        self.evaluated: Callable[[], None] = nothing
+        """Called when an evaluated round is on disk."""
         self.joined = False
         """Whether clients have joined, or changed their width, since the server's state was made."""
         self._unsaved: set[int] = set()
@@ -119,6 +123,7 @@ class Federation:
     def start(self) -> State:
         server = self.method.init_server(self.task)
         self.directory.rewind(None)
+        self.history.rewind(0)
         server = {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}
         return State(0, server, self._private(), self.plan.tested)
 
@@ -135,6 +140,7 @@ class Federation:
                 "go on with that version, or start the run anew"
             ) from None
         self.directory.rewind(state.record)
+        self.history.rewind(state.round)
         self.joined = True  # perhaps after this state was kept
         if state.best.scores:
             one_each = {c.width: c for c in (self.task.clients[s.client] for s in state.best.scores)}
@@ -201,6 +207,8 @@ class Federation:
             scores = by_rule[self.plan.tested]
             record |= averages(scores) | {"untested": absent(self.members(), {s.client for s in scores})}
             record["rules"] = {rule: averages(each) for rule, each in by_rule.items()}
+            nth = self.plan.evaluations(rnd)
+            self.history.write(rnd, nth, by_rule, self.plan.tested, state.server, self._shapes)
         with deferred_interrupt():
             record["seconds"] = time.monotonic() - started
             state.seconds += record["seconds"]
@@ -208,6 +216,8 @@ class Federation:
             if rnd % self.plan.checkpoint_every == 0 or rnd == self.plan.rounds or state.stopped:
                 self.save(state)
             self.directory.append_round(record)
+        if "test_accuracy" in record:
+            self.evaluated()
         accuracy = f"  accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
         meter.say(f"round {rnd}/{self.plan.rounds}  loss {record['train_loss']:.3f}{accuracy}")
 
@@ -292,6 +302,10 @@ class Federation:
             return
         self.store.save(state.round, state.server, state.private, self._unsaved, state.facts())
         self._saved_round, self._unsaved = state.round, set()
+
+
+def nothing() -> None:
+    """Nobody waits for evaluations."""
 
 
 @lru_cache(maxsize=1024)

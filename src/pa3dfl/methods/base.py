@@ -136,6 +136,10 @@ class Method(ABC):
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         """The server's next state. Owns its arguments and may update them in place; updates are sorted by client."""
 
+    def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
+        """What is kept of the server's state at an evaluation, for people to look at: see `pa3dfl.runs.history`."""
+        return {}
+
     def weights(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
         """The plain parameters of the model that `theta` stands for."""
         return theta

@@ -69,6 +69,9 @@ class PFedHN(Method):
         hypernetwork(self, task).update(server, [u.client.id for u in updates], [u.tree for u in updates])
         return server
 
+    def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
+        return hypernetwork(self, task).history(server, clients)
+
 
 def fresh(task: Task) -> Tree:
     return task.model.init(task.clients[0].width, key(task.seed, "model"))

@@ -56,6 +56,11 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def history(self) -> Path:
+        """What clients were like at each evaluation, see `pa3dfl.runs.history`."""
+        return self.path / "history"
+
+    @property
     def private(self) -> Path:
         """Clients' state for which there was no room in memory."""
         return self.path / "private"

@@ -91,6 +91,10 @@ class Pa3dFL(Method):
         hypernetwork(self, task).update(take(HN, server), [u.client.id for u in updates], trained)
         return self.average(task, server, updates)
 
+    def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
+        own = take(HN, server)
+        return hypernetwork(self, task).history(own, clients) if own else {}
+
     def average(self, task: Task, server: Tree, updates: list[Update]) -> Tree:
         trees, widths = [u.tree for u in updates], [u.client.width for u in updates]
         return server | general.average(task.model, server, trees, widths)
