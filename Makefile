@@ -19,6 +19,7 @@ demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
+	@command -v chromium chromium-browser > /dev/null || echo "left out: tests of pages in a browser, there is no chromium here"
 
 test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine: three quarters of an hour on two cores
 	$(BIN)/python -m pytest -m deploy tests/deploy

@@ -7,14 +7,16 @@ if TYPE_CHECKING:
     from pa3dfl.core.errors import UserError
     from pa3dfl.core.options.config import Config
     from pa3dfl.experiments.api import resume, run
+    from pa3dfl.runs.rundata import load
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "UserError", "resume", "run"]
+__all__ = ["Config", "UserError", "load", "resume", "run"]
 
 _MODULES = {
     "Config": "core.options.config",
     "UserError": "core.errors",
+    "load": "runs.rundata",
     "resume": "experiments.api",
     "run": "experiments.api",
 }

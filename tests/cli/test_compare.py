@@ -65,8 +65,8 @@ def test_the_table_says_on_which_terms(words: list[str], tmp_path: Path, capsys:
 def test_what_is_done_is_not_done_again(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(words) == 0
     trained: list[Any] = []
-    monkeypatch.setattr(api, "run", lambda config: trained.append(config))
-    monkeypatch.setattr(api, "resume", trained.append)
+    monkeypatch.setattr(api, "run", lambda config, **_: trained.append(config))
+    monkeypatch.setattr(api, "resume", lambda path, **_: trained.append(path))
     assert main(words) == 0
     assert trained == []
     (tmp_path / "all" / "fedavg-1" / "summary.json").unlink()

@@ -24,8 +24,8 @@ except SystemExit as e:
     code = e.code
 print(json.dumps([code, sorted(set(sys.argv[2:]) & sys.modules.keys())]), file=sys.stderr)
 """
-COMMANDS = ("report", "resume", "compare", "tune", "methods", "cost", "data", "predict", "deploy", "deploy server",
-            "deploy node", "deploy train", "deploy register")  # fmt: skip
+COMMANDS = ("report", "page", "resume", "compare", "tune", "methods", "cost", "data", "predict", "deploy",
+            "deploy server", "deploy node", "deploy train", "deploy register")  # fmt: skip
 
 
 def fresh(program: str, *argv: str) -> tuple[str, str, float]:
@@ -50,9 +50,9 @@ def test_the_package_imports_nothing_before_it_is_used() -> None:
 
 
 def test_public_names_are_there() -> None:
-    from pa3dfl import Config, UserError, resume, run
+    from pa3dfl import Config, UserError, load, resume, run
 
-    assert {Config.__name__, UserError.__name__, resume.__name__, run.__name__} == set(pa3dfl.__all__)
+    assert {it.__name__ for it in (Config, UserError, load, resume, run)} == set(pa3dfl.__all__)
     assert set(pa3dfl.__all__) <= set(dir(pa3dfl))
     with pytest.raises(AttributeError, match="module 'pa3dfl' has no attribute 'nothing'"):
         pa3dfl.__getattr__("nothing")

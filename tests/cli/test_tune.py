@@ -98,7 +98,7 @@ def test_what_is_done_is_not_done_again(capsys: Capture, monkeypatch: pytest.Mon
     before = tune(capsys, "fedavg", "--grid", "lr=0.1,0.2")
     trained: list[Any] = []
     run = api.run
-    monkeypatch.setattr(api, "run", lambda config: (trained.append(config.lr), run(config)))
+    monkeypatch.setattr(api, "run", lambda config, **_: (trained.append(config.lr), run(config)))
     assert tune(capsys, "fedavg", "--grid", "lr=0.1,0.2") == before
     assert trained == []
     assert len(tune(capsys, "fedavg", "--grid", "lr=0.1,0.2,0.3")) == 3

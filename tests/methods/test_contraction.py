@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pa3dfl.engines.cost import count_of
+from pa3dfl.engines.multiply_adds import count_of
 from pa3dfl.methods.common.contraction import ORDERS
 from pa3dfl.methods.pa3dfl.decomposition import Decomposed, LayerPlan, recover, take_apart
 from pa3dfl.models import Model

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pa3dfl.engines.cost import count_of
+from pa3dfl.engines.multiply_adds import count_of
 from pa3dfl.models import Model
 from pa3dfl.models.convolution import CONVOLUTIONS, Live, lean, live_taps
 

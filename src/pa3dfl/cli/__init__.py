@@ -16,6 +16,7 @@ USAGE = """pa3dfl: personalised federated learning for clients that differ in da
   pa3dfl run [CONFIG.yaml] [--method … --data … --setting … --rounds … …]   train one method
   pa3dfl resume DIR                    continue a stopped run
   pa3dfl report DIR…                   compare finished runs in a table and in pictures
+  pa3dfl page RUN…                     show runs, client by client, in one HTML file
   pa3dfl compare                       train several methods and seeds with equal options, print one table
   pa3dfl tune METHOD                   train with a grid of options, choose by validation accuracy
   pa3dfl reproduce [PART]              repeat the paper's experiments and write docs/reproduction.md
@@ -41,7 +42,20 @@ def imported(name: str) -> Command:
     return command
 
 
-NAMES = ("run", "resume", "report", "compare", "tune", "reproduce", "methods", "cost", "data", "deploy", "predict")
+NAMES = (
+    "run",
+    "resume",
+    "report",
+    "page",
+    "compare",
+    "tune",
+    "reproduce",
+    "methods",
+    "cost",
+    "data",
+    "deploy",
+    "predict",
+)
 COMMANDS: Mapping[str, Command] = {name: imported(name) for name in NAMES}
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pa3dfl.cli.flags import Parser, add_config, parse_methods, parse_seeds, read_config
 from pa3dfl.cli.printing import console
+from pa3dfl.core.logging import log
 
 
 def compare(argv: list[str]) -> None:
@@ -26,12 +27,14 @@ def compare(argv: list[str]) -> None:
     from pa3dfl import runs as report
     from pa3dfl.experiments.compare import QUICK, equal_terms, terms
     from pa3dfl.experiments.compare import compare as train
+    from pa3dfl.runs.page import Renewed
 
     file, chosen, seeds, out = args.pop("config"), args.pop("methods"), args.pop("seeds"), Path(args.pop("out"))
     as_json, quick = args.pop("json"), args.pop("quick")
     given = (QUICK if quick else {}) | read_config(file) | args
     names = parse_methods(chosen)
-    paths = train(given, names, parse_seeds(seeds), out)
+    with Renewed(out, log.info) as renewed:
+        paths = train(given, names, parse_seeds(seeds), out, renewed)
     runs = [report.read_run(p) for p in paths]
     own = [[r for r in runs if r.summary["method"] == name] for name in names]
     records = [row | terms(its[0].path) for row, its in zip(report.across_seeds(runs), own, strict=True)]
@@ -46,4 +49,5 @@ def compare(argv: list[str]) -> None:
     print("equal for all: " + ", ".join(f"{k} {v}" for k, v in same.items()))
     for option, values in different.items():
         print(f"{option}: " + ", ".join(f"{method} {v}" for method, v in values.items()))
-    print(picture, out / "table.json", sep="\n")
+    page = [renewed.out] if renewed.out.exists() else []
+    print(picture, out / "table.json", *page, sep="\n")

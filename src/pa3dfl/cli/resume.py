@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pa3dfl.cli.flags import Parser
 from pa3dfl.cli.printing import show
+from pa3dfl.core.logging import log
 
 
 def resume(argv: list[str]) -> None:
@@ -16,6 +17,8 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     args = parser.parse_exactly(argv)
     from pa3dfl.experiments import api
+    from pa3dfl.runs.page import Renewed
 
-    summary = api.resume(args.dir, args.data_dir)
+    with Renewed(args.dir, log.info) as renewed:
+        summary = api.resume(args.dir, args.data_dir, renewed)
     show([args.dir], summary if args.json else None)

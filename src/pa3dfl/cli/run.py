@@ -5,6 +5,7 @@ from pathlib import Path
 from pa3dfl.cli.flags import Parser, add_config, peek, read_config
 from pa3dfl.cli.printing import show
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config
 
 
@@ -12,6 +13,7 @@ def run(argv: list[str]) -> None:
     from pa3dfl import methods
     from pa3dfl.experiments import api
     from pa3dfl.methods import assembly
+    from pa3dfl.runs.page import Renewed
 
     file = next((w for w in argv if w.endswith((".yaml", ".yml")) and not w.startswith("-")), None)
     given = read_config(file)
@@ -31,5 +33,7 @@ def run(argv: list[str]) -> None:
     if named != file:
         raise UserError(f"config {named!r} is not a .yaml file: options start with dashes, such as --rounds 10")
     given.pop("data_fingerprint", None)
-    summary = api.run(assembly.configure(given | args), overwrite)
+    config = assembly.configure(given | args)
+    with Renewed(Path(config.out or ""), log.info) as renewed:
+        summary = api.run(config, overwrite, renewed)
     show([Path(summary["path"])], summary if as_json else None)

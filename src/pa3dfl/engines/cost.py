@@ -5,26 +5,25 @@ efficiency table: forward multiply-adds of one batch through the encoder, with t
 head (`accounting.py`). `step_multiply_adds` counts all forward passes of a local step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, count, nbytes, on_meta
 from pa3dfl.engines.accounting import encoder_forward, in_head, orders
 from pa3dfl.engines.footprint import peak_training_bytes
+from pa3dfl.engines.multiply_adds import META, count_of
 from pa3dfl.methods import Method
 from pa3dfl.methods.problem import Client, Problem
 from pa3dfl.methods.sizes import full_size, held, one_client
 from pa3dfl.models import Model
 
-CPU, META = torch.device("cpu"), torch.device("meta")
+CPU = torch.device("cpu")
 COLUMNS = (
     "method",
     "width",
@@ -114,13 +113,6 @@ def _multiply_adds(
         "chosen_multiply_adds": by_order.get("auto"),
         "step_multiply_adds": count_of(lambda: method.loss(problem, width, theta, fixed, (x, y), draws)),
     }
-
-
-def count_of(run: Callable[[], Tensor]) -> int:
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        run()
-    # The counter counts two operations per multiply-add.
-    return int(counter.get_total_flops()) // 2
 
 
 def _filled(shapes: Tree, device: torch.device) -> Tree:

@@ -1,6 +1,7 @@
 """Train a run from its config, or resume it: what Python and the command line call."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pa3dfl.core.options.config import Config
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Engine, engine_of
-from pa3dfl.federation.federation import Federation
+from pa3dfl.federation.federation import Federation, nothing
 from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import (
@@ -32,11 +33,13 @@ from pa3dfl.runs.format import RunDirectory
 from pa3dfl.runs.metrics import averages
 
 
-def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> dict[str, Any]:
+def run(
+    config: Config | None = None, overwrite: bool = False, evaluated: Callable[[], None] = nothing, **given: Any
+) -> dict[str, Any]:
     """Train from the start and return the summary, for example `run(method="fedavg", rounds=20)`.
 
     Options come from `config` and from the keywords, which override it. The messages that the command line prints go
-    to the logger `pa3dfl`.
+    to the logger `pa3dfl`. `evaluated` is called after every evaluated round, when it is on disk.
     """
     config = configure(_given(config) | given)
     directory = RunDirectory(Path(config.out or ""))
@@ -54,6 +57,7 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
             )
     arrays = load(config.data, folder_of(config))
     federation = build(config, arrays, directory)
+    federation.evaluated = evaluated
     try:
         if directory.path.exists():
             shutil.rmtree(directory.path)
@@ -66,7 +70,7 @@ def run(config: Config | None = None, overwrite: bool = False, **given: Any) -> 
     return finish(config, federation, federation.run(federation.start()))
 
 
-def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
+def resume(path: Path, data_dir: str | None = None, evaluated: Callable[[], None] = nothing) -> dict[str, Any]:
     """Continue a stopped run after its last saved round, with the results of a run that was never stopped."""
     directory = RunDirectory(path)
     if not directory.config.exists():
@@ -78,6 +82,7 @@ def resume(path: Path, data_dir: str | None = None) -> dict[str, Any]:
     if expected not in (None, fingerprint(arrays)):
         raise UserError(f"the data of {path} has changed since the run began: restore it, or start a new run")
     federation = build(config, arrays, directory)
+    federation.evaluated = evaluated
     return finish(config, federation, federation.run(federation.restore()))
 
 

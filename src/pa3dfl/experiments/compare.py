@@ -1,12 +1,13 @@
 """Several methods and seeds on equal terms: the same task, split and rounds for all; what is done is not done again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.experiments import api
+from pa3dfl.federation.federation import nothing
 from pa3dfl.methods import assembly
 from pa3dfl.runs.format import RunDirectory
 
@@ -22,13 +23,19 @@ TERMS = (
 )  # fmt: skip
 
 
-def compare(given: Mapping[str, Any], names: Sequence[str], seeds: Sequence[int], out: Path) -> list[Path]:
+def compare(
+    given: Mapping[str, Any],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    evaluated: Callable[[], None] = nothing,
+) -> list[Path]:
     """Train what is missing under `out`; returns all run directories, method by method."""
     paths = []
     for name in names:
         for seed in seeds:
             path = out / f"{name.replace(':', '-')}-{seed}"
-            complete(assembly.configure({**given, "method": name, "seed": seed, "out": str(path)}))
+            complete(assembly.configure({**given, "method": name, "seed": seed, "out": str(path)}), evaluated)
             paths.append(path)
     return paths
 
@@ -46,13 +53,13 @@ def equal_terms(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], d
     return same, {k: v for k, v in by_option.items() if k not in same}
 
 
-def complete(config: Config) -> None:
+def complete(config: Config, evaluated: Callable[[], None] = nothing) -> None:
     """Train, or go on with, or leave alone what is in the config's run directory."""
     directory = begun(config)
     if directory is None:
-        api.run(config)
+        api.run(config, evaluated=evaluated)
     elif not directory.summary.exists():
-        api.resume(directory.path)
+        api.resume(directory.path, evaluated=evaluated)
 
 
 def begun(config: Config) -> RunDirectory | None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from functools import lru_cache
@@ -24,6 +24,7 @@ from pa3dfl.methods import Method, Update
 from pa3dfl.methods.problem import Client, Task
 from pa3dfl.methods.sizes import share
 from pa3dfl.runs.format import RunDirectory
+from pa3dfl.runs.history import History
 
 
 class Federation:
@@ -34,6 +35,9 @@ class Federation:
         self.directory, self.label = directory, label
         self.checkpoints = Checkpoints(directory.checkpoints)
         self.guard = Guard(method, task)
+        self.history = History(directory.history, method, task, plan.evaluations(plan.rounds))
+        self.evaluated: Callable[[], None] = nothing
+        """Called after every evaluated round, when it is on disk."""
         self.joined = False
         """Whether clients have joined, or changed their width, since the server's state was made."""
         self._unsaved: set[int] = set()
@@ -44,6 +48,7 @@ class Federation:
     def start(self) -> State:
         server = self.method.init_server(self.task)
         self.directory.rewind(None)
+        self.history.rewind(0)
         server = {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}
         return State(0, server, self._client_states(), self.plan.tested)
 
@@ -60,6 +65,7 @@ class Federation:
                 "resume it with that version, or start the run anew"
             ) from None
         self.directory.rewind(state.record)
+        self.history.rewind(state.round)
         self.joined = True  # clients may have joined after this state was saved
         if state.best.scores:
             one_each = {c.width: c for c in (self.task.clients[s.client] for s in state.best.scores)}
@@ -105,7 +111,11 @@ class Federation:
             self.write_clients(state)
             untested = absent(self.members(), {s.client for s in by_rule[self.plan.tested]})
             record |= evaluation.record(by_rule, self.plan.tested, untested)
+            nth = self.plan.evaluations(rnd)
+            self.history.write(rnd, nth, by_rule, self.plan.tested, state.server, self._shapes)
         self.keep(state, record, time.monotonic() - started)
+        if "test_accuracy" in record:
+            self.evaluated()
         accuracy = f", accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
         meter.say(f"round {rnd}/{self.plan.rounds}, loss {record['train_loss']:.3f}{accuracy}")
 
@@ -220,6 +230,10 @@ class Federation:
 
     def _no_answer(self, what: str, clients: list[Client]) -> UserError:
         return UserError(f"{what}: none of {len(clients)} clients answered; {self._saved_round} rounds are kept")
+
+
+def nothing() -> None:
+    """The default of `evaluated`."""
 
 
 @lru_cache(maxsize=1024)

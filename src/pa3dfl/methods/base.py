@@ -123,6 +123,10 @@ class Method(ABC):
         """
         return mean([u.tree for u in updates], [u.n for u in updates])
 
+    def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
+        """What a run keeps of the server's state at an evaluation, for pictures: see `pa3dfl.runs.history`."""
+        return {}
+
     def weights(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> Tree:
         """The parameters of the plain model that `theta` represents."""
         return theta

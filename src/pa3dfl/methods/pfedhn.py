@@ -72,6 +72,9 @@ class PFedHN(Method):
         network.update(server, [u.client.id for u in updates], [u.tree for u in updates])
         return server
 
+    def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
+        return hypernetwork(self, task, task.clients[0].width).history(server, clients)
+
 
 @lru_cache(maxsize=16)
 def hypernetwork(method: PFedHN, problem: Problem, width: Fraction) -> HyperNetwork:

@@ -72,6 +72,11 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def history(self) -> Path:
+        """Clients and hyper-network at each evaluation, see `pa3dfl.runs.history`."""
+        return self.path / "history"
+
+    @property
     def private(self) -> Path:
         return self.path / "private"
 

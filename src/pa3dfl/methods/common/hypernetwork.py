@@ -73,17 +73,30 @@ class HyperNetwork:
 
     def mixes(self, tree: Tree, ids: list[int]) -> Tensor:
         """(outputs, clients, h): the aggregated embeddings e_i^(l) of the given clients."""
-        encoded = tree["embeddings"]
+        encoded = self.encoded(tree, tree["embeddings"])
+        if not self.attention:
+            return encoded[ids].expand(len(self.outputs), -1, -1)
+        few = len(self.outputs) * len(ids) * len(encoded) <= ATTENTION
+        return (_attend if few else _attend_in_blocks)(encoded, ids, tree["tau"])
+
+    def encoded(self, tree: Tree, embeddings: Tensor) -> Tensor:
+        """The encoder's output for embeddings."""
+        encoded = embeddings
         for i in range(self.depth):
             encoded = F.linear(encoded, tree[f"encoder.{i}.weight"], tree[f"encoder.{i}.bias"])
             if i < self.depth - 1:
                 encoded = F.relu(encoded)
-        if not self.attention:
-            return encoded[ids].expand(len(self.outputs), -1, -1)
-        # Normalised, so that the temperature alone decides how much clients share.
-        encoded = F.normalize(encoded, dim=1)
-        few = len(self.outputs) * len(ids) * len(encoded) <= ATTENTION
-        return (_attend if few else _attend_in_blocks)(encoded, ids, tree["tau"])
+        # With attention normalised, so that the temperature alone decides how much clients share.
+        return F.normalize(encoded, dim=1) if self.attention else encoded
+
+    def history(self, tree: Tree, ids: Sequence[int]) -> Tree:
+        """The embeddings of some clients, the encoder's output for them, and the temperature of each output."""
+        embeddings = tree["embeddings"][list(ids)]
+        with torch.no_grad():
+            found = {"embeddings": embeddings, "encoded": self.encoded(tree, embeddings)}
+        if self.attention:
+            found |= {f"tau/{name}": tau for name, tau in zip(self.outputs, tree["tau"].unbind(), strict=True)}
+        return found
 
     def generate(self, tree: Tree, ids: list[int], shapes: Sequence[Mapping[str, Shape]]) -> list[Tree]:
         """Personal parameters of the given clients, pruned to their leading entries."""

@@ -93,6 +93,10 @@ class Pa3dFL(Method):
         hypernetwork(self, task).update(take(HN, server), [u.client.id for u in updates], trained)
         return self.average(task, server, updates)
 
+    def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
+        own = take(HN, server)
+        return hypernetwork(self, task).history(own, clients) if own else {}
+
     def average(self, problem: Problem, server: Tree, updates: list[Update]) -> Tree:
         trees, widths = [u.tree for u in updates], [u.client.width for u in updates]
         return server | general.average(problem.model, server, trees, widths)

@@ -1,0 +1,61 @@
+"""A page of runs: one HTML file with linked charts, which opens offline."""
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pa3dfl.core.errors import UserError
+
+HINT = "the page needs Bokeh: pip install 'pa3dfl[page]'"
+NAME = "report.html"
+SHARE = 0.01
+"""The most of a run's time that renewing its page may take."""
+
+
+def write(paths: Sequence[Path], out: Path, running: bool = False) -> Path:
+    """The page of all runs among `paths`, which are run directories or folders of them."""
+    if importlib.util.find_spec("bokeh") is None:
+        raise UserError(HINT)
+    from pa3dfl.runs.page.content import content, find
+    from pa3dfl.runs.page.headline import headline
+    from pa3dfl.runs.page.html import page
+
+    runs = find(paths)
+    shown = content(runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    text = page(runs, shown, headline(runs, shown["runs"]), running)
+    part = out.with_name(out.name + ".part")  # a page that is being read is never half a one
+    part.write_text(text, "utf-8", "replace")
+    os.replace(part, out)
+    return out
+
+
+class Renewed:
+    """Writes the page while runs go on: as often as its cost allows, and when a run ends. Never stops a run."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.folder, self.out, self.say = folder, folder / NAME, say
+        self.last, self.cost = time.monotonic(), 1.0
+        self.failed = self.called = False
+
+    def __enter__(self) -> "Renewed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Also of a run that was stopped: the page says how far it came."""
+        if self.called:
+            self(finished=True)
+
+    def __call__(self, finished: bool = False) -> None:
+        self.called, started = True, time.monotonic()
+        if self.failed or (not finished and started - self.last < self.cost / SHARE):
+            return
+        try:
+            write([self.folder], self.out, running=not finished)
+        except Exception as e:  # whatever it is, the run matters more
+            self.failed = True
+            self.say(f"no page is written, the run goes on: {e}")
+        self.last = time.monotonic()
+        self.cost = self.last - started

@@ -1,0 +1,171 @@
+"""What a page shows, from run directories: plain lists and whole numbers, which compress well.
+
+A page has a budget too: of many clients a sample is shown, of many evaluations every k-th. Means and headline are of
+all clients.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pa3dfl.core.errors import UserError
+from pa3dfl.core.options.config import RULES_OF_TESTING
+from pa3dfl.runs.page.network import network
+from pa3dfl.runs.rundata import RunData, load, read_rounds
+
+CLIENTS = 400
+CELLS = 120_000
+"""The most evaluations × clients, over all runs."""
+EVENTS = 4000
+GROUPS = 10
+"""Labels are shown in as many colours; more labels share them in order."""
+OWN = ("client", "r", "width", "share", "n_train", "val_accuracy", "test_accuracy", "alpha", *RULES_OF_TESTING)
+
+
+def find(paths: Sequence[Path]) -> list[RunData]:
+    """Run directories among `paths`, or one level below them; those that have begun."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder: give a run directory or a folder of them")
+        for folder in [path] if (path / "config.yaml").is_file() else sorted(path.iterdir()):
+            if (folder / "config.yaml").is_file() and (folder / "rounds.jsonl").is_file():
+                found.setdefault(folder.resolve(), folder)
+    if not found:
+        raise UserError(f"no run directories in {', '.join(map(str, paths))}: a run directory holds a config.yaml")
+    return [load(folder) for folder in found.values()]
+
+
+def content(runs: Sequence[RunData]) -> dict[str, Any]:
+    people: list[Any] = []
+    shown = [of_run(run, max(1, CELLS // len(runs)), people) for run in runs]
+    return {"rules": RULES_OF_TESTING, "people": people, "runs": shown}
+
+
+def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
+    rounds, everybody = read_rounds(run.path), run.client_rows
+    history = [(rnd, arrays) for rnd, arrays in run.history()]
+    by_id = {row["client"]: row for row in everybody}
+    ids = sample(sorted(set(history[-1][1]["client"].tolist()) & by_id.keys()) if history else sorted(by_id))
+    chosen = [by_id[i] for i in ids]
+    labels = run.labels()
+    who = {
+        "id": ids,
+        "r": [row["r"] for row in chosen],
+        "n": [row["n_train"] for row in chosen],
+        "labels": [grouped(labels[i]) if i in labels else None for i in ids],
+        "dominant": [int(labels[i].argmax()) if i in labels else None for i in ids],
+        "classes": len(next(iter(labels.values()))) if labels else 0,
+    }
+    if who not in people:
+        people.append(who)
+    step = math.ceil(len(history) * len(ids) / cells)
+    kept = [it for k, it in enumerate(reversed(history)) if k % max(step, 1) == 0][::-1]
+    tested = str(run.config.get("tested", RULES_OF_TESTING[0]))
+    return {
+        "method": str(run.config.get("method")),
+        "seed": run.config.get("seed"),
+        "data": str(run.config.get("data")),
+        "setting": str(run.config.get("setting")),
+        "tested": tested,
+        "finished": run.summary is not None,
+        "rounds": rounds[-1]["round"] if rounds else 0,
+        "planned": run.config.get("rounds"),
+        "best_round": best_round(run, rounds),
+        "everybody": len(everybody),
+        "people": people.index(who),
+        "width": [str(row["width"]) for row in chosen],
+        "chosen": {rule: [scaled(row.get(rule)) for row in chosen] for rule in RULES_OF_TESTING}
+        | {"alpha": [scaled(row["alpha"], 100) for row in chosen]},
+        "evaluations": [of_evaluation(rnd, arrays, ids) for rnd, arrays in kept],
+        "every": step if step > 1 else 1,
+        "about": {k: v for k, v in run.about.items() if k in ("clients_tested", "clients_kept", "evaluations_kept")},
+        "curve": curve(run, rounds, by_id, tested),
+        "network": network(history, ids),
+        **participation(run, rounds, ids, by_id),
+    }
+
+
+def sample(ids: list[int]) -> list[int]:
+    if len(ids) <= CLIENTS:
+        return ids
+    return sorted(np.random.default_rng(0).choice(ids, CLIENTS, replace=False).tolist())
+
+
+def grouped(counts: np.ndarray) -> list[int]:
+    group = np.arange(len(counts)) * min(GROUPS, len(counts)) // len(counts)
+    return np.bincount(group, counts).astype(int).tolist()
+
+
+def best_round(run: RunData, rounds: list[dict[str, Any]]) -> int | None:
+    if run.summary is not None:
+        return run.summary.get("best_round")
+    evaluated = [r for r in rounds if r.get("val_accuracy") is not None]
+    return max(evaluated, key=lambda r: r["val_accuracy"])["round"] if evaluated else None
+
+
+def of_evaluation(rnd: int, arrays: dict[str, np.ndarray], ids: list[int]) -> dict[str, Any]:
+    place = {i: k for k, i in enumerate(arrays["client"].tolist())}
+    columns = {**dict.fromkeys(RULES_OF_TESTING, 1e4), "loss": 1e3, "alpha": 100.0}
+    found = {k: (arrays[k].tolist(), factor) for k, factor in columns.items() if k in arrays}
+    return {"round": rnd} | {
+        k: [scaled(values[place[i]], factor) if i in place else None for i in ids]
+        for k, (values, factor) in found.items()
+    }
+
+
+def curve(run: RunData, rounds: list[dict[str, Any]], by_id: dict[int, Any], tested: str) -> dict[str, Any]:
+    """Means of each evaluation, and what it had cost until then."""
+    work = multiply_adds(run, by_id)
+    bytes_, seconds, operations = 0.0, 0.0, 0.0
+    points: dict[str, list[Any]] = {k: [] for k in ("round", "bytes", "seconds", "operations", *RULES_OF_TESTING)}
+    for record in rounds:
+        bytes_ += record.get("bytes_down", 0) + record.get("bytes_up", 0)
+        seconds += record.get("seconds", 0)
+        operations += sum(work.get(i, 0) for i in record.get("participants", ()))
+        if record.get("test_accuracy") is None:
+            continue
+        means = {rule: values.get("test_accuracy") for rule, values in record.get("rules", {}).items()}
+        means.setdefault(tested, record["test_accuracy"])
+        for key, value in (("round", record["round"]), ("bytes", bytes_), ("seconds", seconds)):
+            points[key].append(round(value, 3))
+        points["operations"].append(operations if work else None)
+        for rule in RULES_OF_TESTING:
+            points[rule].append(scaled(means.get(rule)))
+    return points
+
+
+def multiply_adds(run: RunData, by_id: dict[int, Any]) -> dict[int, float]:
+    """Forward multiply-adds of one local training of each client; empty where they are not known."""
+    of_step = run.about.get("forward_multiply_adds_of_a_step") or {}
+    epochs, batch = run.config.get("epochs", 1), run.config.get("batch", 1)
+    if not of_step or None in of_step.values():
+        return {}
+    return {
+        i: epochs * math.ceil(row["n_train"] / batch) * of_step.get(str(row["width"]), 0) for i, row in by_id.items()
+    }
+
+
+def participation(run: RunData, rounds: list[dict[str, Any]], ids: list[int], by_id: dict[int, Any]) -> dict[str, Any]:
+    trained = Counter(i for r in rounds for i in r.get("participants", ()))
+    rejected = [
+        (r["round"], e["client"], str(e.get("reason", ""))[:200]) for r in rounds for e in r.get("rejected", ())
+    ]
+    missing = [(r["round"], i) for r in rounds for i in (*r.get("missing", ()), *r.get("untested", ()))]
+    sizes = run.about.get("bytes_received_of_a_round") or {}
+    known = set(ids)
+    return {
+        "trained": [trained[i] for i in ids],
+        "bytes": [trained[i] * sizes[w] if (w := str(by_id[i]["width"])) in sizes else None for i in ids],
+        "rejected": [e for e in rejected if e[1] in known][:EVENTS],
+        "missing": [e for e in missing if e[1] in known][:EVENTS],
+        "events": [len(rejected), len(missing)],
+    }
+
+
+def scaled(value: float | None, factor: float = 1e4) -> int | None:
+    return None if value is None or math.isnan(value) else round(value * factor)

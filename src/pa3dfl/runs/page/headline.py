@@ -1,0 +1,120 @@
+"""The result in words."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pa3dfl.runs.rundata import RunData
+
+
+def headline(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> list[str]:
+    """A few sentences: who is best and by how much, whom it serves worst, what it cost."""
+    methods: dict[str, list[dict[int, dict[str, Any]]]] = {}
+    for run, of_run in zip(runs, shown, strict=True):
+        if rows := {r["client"]: r for r in run.client_rows if r.get("test_accuracy") is not None}:
+            methods.setdefault(of_run["method"], []).append(rows)
+    if not methods:
+        return ["No client has been tested yet: the first numbers come with the first evaluation."]
+    ranked = sorted(methods, key=lambda m: -overall(methods[m]))
+    best = ranked[0]
+    own = [(run, of_run) for run, of_run in zip(runs, shown, strict=True) if of_run["method"] == best]
+    said = [lead(best, ranked, methods), worst_fifth(best, methods[best]), spent(best, own)]
+    if unfinished := [r for r in shown if not r["finished"]]:
+        names = ", ".join(f"{short(r['method'])} (round {r['rounds']} of {r['planned']})" for r in unfinished[:5])
+        said.append(f"Not finished: {names}{' and others' if len(unfinished) > 5 else ''}.")
+    return [text for text in said if text]
+
+
+def overall(seeds: Sequence[dict[int, dict[str, Any]]]) -> float:
+    return float(np.mean([np.mean([r["test_accuracy"] for r in rows.values()]) for rows in seeds]))
+
+
+def lead(best: str, ranked: list[str], methods: dict[str, Any]) -> str:
+    seeds = methods[best]
+    text = f"{short(best)} has a mean test accuracy of {percent(overall(seeds))}"
+    if len(ranked) == 1:
+        accuracies = [r["test_accuracy"] for rows in seeds for r in rows.values()]
+        return f"{text}{interval(accuracies)} over {amount(len(seeds[0]), 'client')}{of_seeds(seeds)}."
+    second = ranked[1]
+    pairs = zip(seeds, methods[second], strict=False)
+    gains = [mine[i]["test_accuracy"] - other[i]["test_accuracy"] for mine, other in pairs for i in mine if i in other]
+    text += f", the best of {len(ranked)} methods"
+    if not gains:
+        return f"{text}; {short(second)} follows with {percent(overall(methods[second]))}."
+    points = 100 * float(np.mean(gains))
+    sure = "" if len(gains) < 2 or bounds(gains)[0] > 0 else "; the interval includes 0, so this may be chance"
+    return (
+        f"{text}: {points:.1f} points ahead of {short(second)}{interval(gains, ' points')} over "
+        f"{amount(len(seeds[0]), 'client')}{of_seeds(seeds)}{sure}."
+    )
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float]:
+    mean, half = float(np.mean(values)), 1.96 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def interval(values: Sequence[float], unit: str = "%") -> str:
+    if len(values) < 2:
+        return ""
+    low, high = bounds(values)
+    return f" (95% interval {100 * low:.1f} to {100 * high:.1f}{unit})"
+
+
+def worst_fifth(best: str, seeds: Sequence[dict[int, dict[str, Any]]]) -> str:
+    rows = [r for each in seeds for r in each.values()]
+    if len(rows) < 5:
+        return ""
+    if len({r["r"] for r in rows}) > 1:
+        ranked = sorted(rows, key=lambda r: (r["r"], r["client"]))
+        fifths = [[ranked[i] for i in part] for part in np.array_split(np.arange(len(ranked)), 5)]
+        worst = min(fifths, key=lambda part: np.mean([r["test_accuracy"] for r in part]))
+        which = f"the fifth with capacity {percent(worst[0]['r'], 0)} to {percent(worst[-1]['r'], 0)}"
+    else:
+        worst = sorted(rows, key=lambda r: r["test_accuracy"])[: len(rows) // 5]
+        which = "the worst fifth, at equal capacity"
+    mean = float(np.mean([r["test_accuracy"] for r in worst]))
+    return f"Of its clients it serves {which} worst: {percent(mean)}."
+
+
+def spent(best: str, own: Sequence[tuple[RunData, dict[str, Any]]]) -> str:
+    curves = [of_run["curve"] for _, of_run in own if of_run["curve"]["round"]]
+    if not curves:
+        return ""
+    totals = {k: np.mean([c[k][-1] for c in curves]) for k in ("bytes", "seconds") if curves}
+    parts = [f"{scale(totals['bytes'], 'B')} sent both ways"]
+    if all(c["operations"][-1] is not None for c in curves):
+        parts.append(f"{scale(np.mean([c['operations'][-1] for c in curves]), '')} forward multiply-adds of training")
+    parts.append(duration(totals["seconds"]))
+    return f"A run of it cost {', '.join(parts[:-1])} and {parts[-1]}."
+
+
+def short(name: str) -> str:
+    return name if len(name) <= 60 else name[:57] + "…"
+
+
+def of_seeds(seeds: Sequence[Any]) -> str:
+    return f" and {len(seeds)} seeds" if len(seeds) > 1 else ""
+
+
+def amount(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f}%"
+
+
+def scale(value: float, unit: str) -> str:
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".strip()
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,109 @@
+"""One file that opens offline: headline, charts, library and data, the last two deflated."""
+
+import base64
+import json
+import shlex
+import time
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+import yaml
+
+from pa3dfl import __version__
+from pa3dfl.runs.page.figures import NAMES, figures
+from pa3dfl.runs.rundata import RunData
+
+RELOAD_SECONDS = 20
+
+
+def page(runs: Sequence[RunData], shown: dict[str, Any], headline: Sequence[str], running: bool) -> str:
+    script, divs = skeleton()
+    methods = list(dict.fromkeys(run["method"] for run in shown["runs"]))
+    data = sorted({run["data"] for run in shown["runs"]})
+    title = f"{', '.join(methods)} on {', '.join(data)}"
+    facts = {"written": time.time(), "running": running, "reload": RELOAD_SECONDS}
+    return Template(asset("page.html")).substitute(
+        divs,
+        title=escape(title if len(title) < 200 else title[:197] + "…"),
+        style=asset("page.css"),
+        headline="".join(f'<p class="headline">{escape(text)}</p>' for text in headline),
+        written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(facts["written"])),
+        foot=foot(runs, shown["runs"]),
+        data=deflated(json.dumps(shown | facts, separators=(",", ":"))),
+        library=library(),
+        glue=deflated('Bokeh.set_log_level("error");\n' + script + "\n" + asset("page.js")),
+    )
+
+
+@lru_cache(maxsize=1)
+def skeleton() -> tuple[str, dict[str, str]]:
+    """The charts, which are the same in every page: a script, and a place for each."""
+    from bokeh.embed import components
+
+    script, divs = components(figures(), wrap_script=False)
+    return script, dict(zip(NAMES, divs, strict=True))
+
+
+@lru_cache(maxsize=1)
+def library() -> str:
+    """Bokeh's core alone: its widgets, tables and WebGL are not used."""
+    from bokeh.resources import Resources
+
+    return deflated(Resources(mode="inline", components=["bokeh"]).js_raw[0])
+
+
+def deflated(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+
+
+@lru_cache(maxsize=8)
+def asset(name: str) -> str:
+    return (resources.files("pa3dfl.runs.page") / name).read_text("utf-8")
+
+
+def foot(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> str:
+    """Everything that is needed to make the runs again."""
+    parts = ["<h2>How to make it again</h2>"]
+    for note in notes(shown):
+        parts.append(f"<p>{escape(note)}</p>")
+    for run in runs:
+        summary = run.summary or {}
+        facts = {
+            "seed": run.config.get("seed"),
+            "hash of the configuration": summary.get("config_hash"),
+            "commit": summary.get("commit"),
+            "pa3dfl": summary.get("version", __version__),
+            "PyTorch": summary.get("torch"),
+            "device": summary.get("device"),
+        }
+        said = "; ".join(f"{k} {v}" for k, v in facts.items() if v is not None)
+        command = (
+            f"pa3dfl run {shlex.quote(str(run.path / 'config.yaml'))} --out {shlex.quote(str(run.path) + '-again')}"
+        )
+        parts.append(
+            f"<details><summary>{escape(str(run.config.get('method')))}, {escape(said)}</summary>"
+            f"<pre>{escape(command)}</pre><pre>{escape(yaml.safe_dump(run.config, sort_keys=False))}</pre></details>"
+        )
+    return "".join(parts)
+
+
+def notes(shown: Sequence[dict[str, Any]]) -> list[str]:
+    """What was left out."""
+    found = [
+        "All methods train on the same task, split, rounds and local settings; accuracy is each client's own, on its "
+        "own test data. adapted: the model a client receives, after one more local training; received: without it; "
+        "kept: what its last participation left."
+    ]
+    for run in shown:
+        if (n := len(run["trained"])) < run["everybody"]:
+            found.append(f"{run['method']}: {n:,} of {run['everybody']:,} clients are shown, drawn at random.")
+        if run["every"] > 1:
+            found.append(f"{run['method']}: every {run['every']}th kept evaluation is shown.")
+        if str(run["about"].get("evaluations_kept", "all")) != "all":
+            found.append(f"{run['method']}: the run kept {run['about']['evaluations_kept']} evaluations.")
+    return list(dict.fromkeys(found))

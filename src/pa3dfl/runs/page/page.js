@@ -1,0 +1,217 @@
+// Fills the sources of the charts from PAGE when something is chosen, and links them by client. Bokeh draws.
+const {people, runs, rules} = PAGE, $ = id => document.getElementById(id);
+const METHODS = [...new Set(runs.map(r => r.method))], SEEDS = [...new Set(runs.map(r => String(r.seed)))];
+const LINES = {light: ["#0072B2","#C24E00","#00795A","#B0508A","#9A6B00","#2B8CC4","#555555"],
+               dark: ["#5AB4F0","#FF8A4A","#2CCB9A","#F0A0CC","#F0B840","#9AD4FA","#D0D0D0"]};
+const LABELS = {light: ["#332288","#3B9AB8","#2E9C8C","#117733","#8A8A1C","#B8963A","#CC6677","#882255","#AA4499","#7A7A7A"],
+                dark: ["#8C7CF0","#88CCEE","#44CCB0","#4CB86C","#BCBC50","#DDCC77","#F08C9C","#D8649C","#D07CC8","#C8C8C8"]};
+const DASHES = [[], [8,4], [2,3], [8,3,2,3]], MARKS = ["circle","square","diamond","triangle","inverted_triangle","hex","star"];
+const AXES = {round: ["round", 1], bytes: ["MB sent, both ways", 1e6], operations: ["forward multiply-adds of training, 10⁹", 1e9], seconds: ["seconds", 1]};
+const S = {method: METHODS[0], seed: SEEDS[0], rule: runs[0].tested, at: Infinity, filter: "all", against: "round", layer: 0, off: [], picked: null, sort: [5, 1], theme: null};
+const best = r => { const v = r.chosen[r.tested].filter(x => x !== null); return v.length ? v.reduce((a, b) => a + b) / v.length : -1; };
+S.method = runs.reduce((a, b) => best(b) > best(a) ? b : a).method;
+try { Object.assign(S, JSON.parse(sessionStorage.getItem("pa3dfl") || "{}")); } catch {}
+if (!METHODS.includes(S.method)) S.method = METHODS[0];
+if (!SEEDS.includes(S.seed)) S.seed = SEEDS[0];
+const short = (s, n = 40) => s.length > n ? s.slice(0, n - 1) + "…" : s;
+const node = (tag, text, more = {}) => Object.assign(document.createElement(tag), {textContent: text ?? ""}, more);
+const num = (v, digits = 1) => v === null || v === undefined || Number.isNaN(v) ? "–" : v.toFixed(digits);
+const nan = v => v === null || v === undefined ? NaN : v;
+const size = b => b === null ? "–" : b >= 1e9 ? num(b / 1e9, 2) + " GB" : b >= 1e6 ? num(b / 1e6, 1) + " MB" : num(b / 1e3, 1) + " kB";
+const theme = () => S.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+const style = m => { const k = METHODS.indexOf(m), c = LINES[theme()]; return {colour: c[k % c.length], dash: DASHES[Math.floor(k / c.length) % 4], marker: MARKS[k % MARKS.length]}; };
+let doc, order = [], hover = null, rows = [];
+const model = name => doc.get_model_by_name(name);
+const set = (name, data) => { model(name).data = data; };
+const table = list => { const keys = list.length ? Object.keys(list[0]) : []; const cols = {}; for (const k of keys) cols[k] = list.map(r => r[k]); return cols; };
+const run = (method = S.method) => runs.find(r => r.method === method && String(r.seed) === S.seed) || runs.find(r => r.method === method);
+const at = r => S.at < r.evaluations.length ? r.evaluations[S.at] : {loss: r.evaluations.find(e => e.round === r.best_round)?.loss, ...r.chosen, round: r.best_round};
+
+function gather() {
+  const r = run(), who = people[r.people], e = at(r), groups = Math.min(10, who.classes || 1);
+  const group = k => who.dominant[k] === null ? 9 : Math.floor(who.dominant[k] * groups / who.classes);
+  const pos = new Map(), moves = r.network?.map;
+  if (moves?.length) (moves.findLast(m => m.round <= (e.round ?? Infinity)) || moves[0]).xy.forEach((p, k) => pos.set(k, p));
+  const byLabel = who.id.map((_, k) => k).sort((a, b) => group(a) - group(b) || a - b), rank = [];
+  byLabel.forEach((k, i) => { rank[k] = i; });
+  const events = new Map();
+  for (const [, i] of [...r.rejected, ...r.missing]) events.set(i, (events.get(i) || 0) + 1);
+  rows = who.id.map((id, k) => {
+    const row = {k, id, r: 100 * who.r[k], acc: nan(e[S.rule]?.[k]) / 100, alpha: nan(e.alpha?.[k]) / 100, loss: nan(e.loss?.[k]) / 1000,
+      width: r.width[k], n: who.n[k], main: who.dominant[k], trained: r.trained[k], bytes: r.bytes[k], events: events.get(id) || 0,
+      ex: pos.has(k) ? pos.get(k)[0] / 1000 : NaN, ey: pos.has(k) ? pos.get(k)[1] / 1000 : NaN, rank: rank[k], colour: LABELS[theme()][group(k)]};
+    const counts = who.labels[k] || [], total = counts.reduce((a, b) => a + b, 0) || 1;
+    for (let g = 0; g < 10; g++) row["c" + g] = 100 * (counts[g] || 0) / total;
+    return row;
+  });
+  order = rows.filter(keeps());
+}
+function keeps() {
+  const [kind, n] = S.filter.split(":");
+  if (kind === "worst") { const w = rows.filter(r => r.acc === r.acc).sort((a, b) => a.acc - b.acc); const in_ = new Set(w.slice(0, Math.ceil(w.length / 10))); return r => in_.has(r); }
+  if (kind === "fifth") { const w = [...rows].sort((a, b) => a.r - b.r || a.k - b.k); return r => Math.floor(w.indexOf(r) * 5 / w.length) === +n; }
+  if (kind === "class") return r => r.main === +n;
+  if (kind === "events") return r => r.events > 0;
+  return () => true;
+}
+function charts() {
+  const r = run(), who = people[r.people];
+  const chosen = S.picked !== null ? order.findIndex(x => x.id === S.picked) : -1;
+  const COLUMNS = ["id","r","acc","alpha","loss","ex","ey","rank","colour", ...Array.from({length: 10}, (_, g) => "c" + g)];
+  set("clients", Object.fromEntries(COLUMNS.map(c => [c, order.map(x => x[c])])));
+  model("clients").selected.indices = chosen >= 0 ? [chosen] : [];
+  $("key").replaceChildren(...keyOf(who));
+  for (const s of document.querySelectorAll(".network")) s.hidden = !r.network;
+  for (const [id, has] of [["s-labels", who.classes > 0], ["s-alpha", new Set(rows.map(x => x.alpha)).size > 1]]) $(id).hidden = !has;
+  const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y));
+  set("events", list.length ? table(list.map(e => ({...e, colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], marker: [], colour: [], kind: [], reason: []});
+  $("timeline-none").textContent = list.length ? `${r.events[0]} updates refused, ${r.events[1]} times no answer, in ${r.rounds} rounds.` : "None: every client answered, and every update was taken.";
+  $("timeline-none").nextElementSibling.hidden = !list.length;
+  $("evaluation").max = r.evaluations.length; $("evaluation").value = Math.min(S.at, r.evaluations.length);
+  $("evaluation-text").textContent = S.at < r.evaluations.length ? `round ${r.evaluations[S.at].round}` : `chosen by validation${r.best_round ? `, round ${r.best_round}` : ""}`;
+  if (r.network) { matrix(r); taus(r); }
+  learning(); ring();
+}
+function keyOf(who) {
+  const groups = Math.min(10, who.classes || 0), per = (who.classes || 1) / (groups || 1);
+  return Array.from({length: groups}, (_, g) => { const s = node("span", "", {className: "key"}), i = node("i"); i.style.background = LABELS[theme()][g];
+    const first = Math.ceil(g * per), last = Math.ceil((g + 1) * per) - 1; s.append(i, first === last ? `label ${first}` : `${first}–${last}`); return s; });
+}
+function learning() {
+  const lines = [], bands = [], points = [], [name, unit] = AXES[S.against];
+  for (const method of METHODS.filter(m => !S.off.includes(m))) {
+    const own = runs.filter(r => r.method === method && r.curve.round.length), st = style(method); if (!own.length) continue;
+    const common = own[0].curve.round.filter(x => own.every(r => r.curve.round.includes(x)));
+    const dots = common.map(x => { const ks = own.map(r => r.curve.round.indexOf(x)), ys = own.map((r, i) => nan(r.curve[S.rule][ks[i]]) / 100), xs = own.map((r, i) => nan(r.curve[S.against][ks[i]]) / unit);
+      const mean = v => v.reduce((a, b) => a + b, 0) / v.length; return {x: mean(xs), y: mean(ys), low: Math.min(...ys), high: Math.max(...ys)}; }).filter(d => d.x === d.x && d.y === d.y);
+    lines.push({xs: dots.map(d => d.x), ys: dots.map(d => d.y), name: short(method), colour: st.colour, dash: st.dash, width: method === S.method ? 4 : 2});
+    if (own.length > 1) bands.push({xs: [...dots.map(d => d.x), ...dots.map(d => d.x).reverse()], ys: [...dots.map(d => d.low), ...dots.map(d => d.high).reverse()], colour: st.colour});
+    points.push(...dots.map(d => ({x: d.x, y: d.y, name: short(method), colour: st.colour, marker: st.marker, of: name, shown: d.x.toLocaleString("en", {maximumSignificantDigits: 4})})));
+  }
+  set("lines", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: [], width: []});
+  set("bands", bands.length ? table(bands) : {xs: [], ys: [], colour: []});
+  set("points", points.length ? table(points) : {x: [], y: [], name: [], colour: [], marker: [], of: [], shown: []});
+  model("curves").below[0].axis_label = name;
+  details();
+}
+function cosines(r) {
+  const ms = r.network.matrices, round = at(r).round ?? Infinity, m = ms.findLast(x => x.round <= round) || ms[0], n = r.network.clients.length;
+  const bytes = Uint8Array.from(atob(m.cosines), c => c.charCodeAt(0)), all = Array.from({length: n}, () => new Float64Array(n));
+  let i = 0; for (let a = 0; a < n; a++) for (let b = a; b < n; b++) all[a][b] = all[b][a] = bytes[i++] / 127.5 - 1;
+  return [all, m.round];
+}
+function matrix(r) {
+  const [all, round] = cosines(r), n = all.length, taus = r.network.tau.findLast(t => t[0] <= round)?.[1], t = taus?.[S.layer];
+  const flat = new Float32Array(n * n), shown = [];
+  all.forEach((row, a) => { const w = t ? row.map(c => Math.exp((c - 1) / t)) : row, sum = t ? w.reduce((x, y) => x + y) / n : 1; w.forEach((v, b) => { flat[a * n + b] = v / sum; shown.push(v / sum); }); });
+  shown.sort((a, b) => a - b);
+  Object.assign(model("heat-colours"), {low: t ? 0 : shown[0], high: t ? Math.max(shown[Math.floor(shown.length * 0.99)], 1.01) : 1});
+  const nd = new (plain("matrix").image[0].constructor)(flat, [n, n]);
+  set("matrix", {image: [nd], x: [0], y: [0], dw: [n], dh: [n]});
+  model("heat").x_range.end = n; model("heat").y_range.start = n;
+  $("heat-how").textContent = (t ? "Brighter: the client of the row takes more from the client of the column; 1 is an equal share. " : "Brighter: the two clients receive more similar parameters. ") + `Similar clients stand together. Round ${round}.`;
+  $("layer").parentElement.hidden = !r.network.layers.length;
+  const options = r.network.layers; if ($("layer").length !== options.length) fillSelect($("layer"), options.map((l, k) => [k, l]), S.layer);
+}
+function taus(r) {
+  const c = LINES[theme()];
+  const lines = r.network.layers.map((name, l) => ({xs: r.network.tau.map(t => t[0]), ys: r.network.tau.map(t => t[1][l]), name, colour: c[l % c.length], dash: DASHES[Math.floor(l / c.length) % 4]}));
+  $("s-tau").hidden = !lines.length;
+  $("tau-key").replaceChildren(...lines.map(l => { const k = node("span", "", {className: "key"}), i = node("i"); i.style.background = l.colour; k.append(i, l.name); return k; }));
+  set("taus", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: []});
+}
+function near(id, count = 3) {
+  const r = run(); if (!r.network) return [];
+  const ids = r.network.clients.map(k => people[r.people].id[k]), a = ids.indexOf(id); if (a < 0) return [];
+  return [...cosines(r)[0][a]].map((v, b) => [v, ids[b]]).filter(x => x[1] !== id).sort((x, y) => y[0] - x[0]).slice(0, count);
+}
+function ring() {
+  const id = hover ?? S.picked, row = order.find(x => x.id === id), r = run(), who = people[r.people];
+  // Nobody pointed at or picked: the card is about the client that is served worst.
+  const shown = row || order.filter(x => x.acc === x.acc).reduce((a, b) => a && a.acc <= b.acc ? a : b, null);
+  set("active", Object.fromEntries(Object.keys(model("active").data instanceof Map ? Object.fromEntries(model("active").data) : model("active").data).map(c => [c, row ? [row[c]] : []])));
+  const a = r.network && row ? r.network.clients.map(k => who.id[k]).indexOf(id) : -1, n = r.network?.clients.length || 0;
+  set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
+  for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
+  $("card-id").textContent = shown ? shown.id + (row ? "" : ", the one served worst") : "";
+  const facts = shown ? {capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, "main label": shown.main ?? "not known", accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${r.rounds} rounds`, received: size(shown.bytes), "refused or absent": shown.events + " times", nearest: near(shown.id).map(x => `${x[1]} (${num(x[0], 2)})`).join(", ") || "–"} : {};
+  $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
+  const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
+    return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });
+  model("own").visible = lines.length > 0;
+  set("own-lines", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: []});
+}
+const COLUMNS = [["client","id",0],["capacity %","r",1],["width","width"],["rows","n",0],["main label","main",0],["accuracy %","acc",1],["loss","loss",3],["α","alpha",2],["rounds trained","trained",0],["received","bytes"],["refused or absent","events",0]];
+const cell = (row, [, key, digits]) => key === "bytes" ? size(row.bytes) : digits === undefined ? row[key] : num(row[key], digits);
+function list() {
+  const [c, up] = S.sort, key = COLUMNS[c][1], value = x => key === "width" ? eval_width(x.width) : x[key];
+  const bad = v => v === null || v === undefined || v !== v;
+  const sorted = [...order].sort((x, y) => bad(value(x)) - bad(value(y)) || up * (value(x) - value(y)) || x.id - y.id);
+  const head = node("tr"); COLUMNS.forEach(([title], k) => { const th = node("th", "", {scope: "col"}), b = node("button", title + (k === c ? (up > 0 ? " ▲" : " ▼") : "")); b.type = "button";
+    th.setAttribute("aria-sort", k === c ? (up > 0 ? "ascending" : "descending") : "none"); b.onclick = () => { S.sort = [k, k === c ? -up : 1]; keep(); list(); $("clients").tHead.querySelectorAll("button")[k].focus(); }; th.append(b); head.append(th); });
+  $("clients").tHead.replaceChildren(head);
+  $("clients").tBodies[0].replaceChildren(...sorted.map(row => { const tr = node("tr", "", {tabIndex: 0}); tr.dataset.id = row.id; tr.append(...COLUMNS.map(col => node("td", cell(row, col)))); return tr; }));
+  const r = run(); $("shown").textContent = `${order.length} of ${rows.length} clients` + (r.everybody > rows.length ? ` (a sample of ${r.everybody.toLocaleString("en")})` : "");
+}
+const eval_width = w => { const [a, b = 1] = String(w).split("/"); return a / b; };
+const csv = () => [COLUMNS.map(c => c[0]), ...[...$("clients").tBodies[0].rows].map(tr => [...tr.cells].map(td => td.textContent))].map(r => r.map(v => /[",\n]/.test(v) ? `"${v.replaceAll('"', '""')}"` : v).join(",")).join("\n") + "\n";
+function details() {
+  const r = run();
+  const tables = {
+    curves: () => [["method", AXES[S.against][0], "accuracy %"], ...(p => p.x.map((x, k) => [p.name[k], p.shown[k], num(p.y[k])]))(plain("points"))],
+    heat: () => [["client", "nearest clients (cosine)"], ...(r.network?.clients || []).map(k => people[r.people].id[k]).map(id => [id, near(id).map(x => `${x[1]} (${num(x[0], 2)})`).join(", ")])],
+    tau: () => [["round", ...(r.network?.layers || [])], ...(r.network?.tau || []).map(t => [t[0], ...t[1].map(v => num(v, 3))])],
+    timeline: () => [["round", "client", "what", "why"], ...(p => p.x.map((x, k) => [x, p.y[k], p.kind[k], p.reason[k]]))(plain("events"))]};
+  for (const d of document.querySelectorAll("details[data-table]")) { const fill = () => { if (!d.open) return; const [head, ...body] = tables[d.dataset.table](), t = node("table"), tr = node("tr");
+    tr.append(...head.map(h => node("th", h, {scope: "col"}))); t.append(tr, ...body.map(b => { const q = node("tr"); q.append(...b.map(v => node("td", v))); return q; })); d.querySelector(".tbl")?.remove(); const box = node("div", "", {className: "tbl", tabIndex: 0}); box.append(t); d.append(box); }; d.ontoggle = fill; fill(); }
+}
+const plain = name => { const d = model(name).data; return d instanceof Map ? Object.fromEntries(d) : d; };
+function paint() {
+  document.documentElement.dataset.theme = theme();
+  const ink = theme() === "dark" ? "#c9d1db" : "#3a4450", grid = theme() === "dark" ? "#343d49" : "#e3e7ec";
+  for (const name of ["curves","dots","labels","alpha","map","heat","tau","timeline","own"]) { const f = model(name);
+    for (const a of [...f.below, ...f.left, ...f.right]) a.setv(a.constructor.__name__ === "ColorBar" || a.type === "ColorBar" ? {major_label_text_color: ink, background_fill_alpha: 0} : {axis_label_text_color: ink, major_label_text_color: ink, axis_line_color: ink, major_tick_line_color: ink});
+    for (const g of f.center) if (g.type?.includes("Grid")) g.grid_line_color = grid; }
+  const bars = model("labels").renderers.filter(g => /^c\d$/.test(g.name)); bars.forEach((b, g) => { for (const gl of [b.glyph, b.selection_glyph, b.nonselection_glyph]) if (gl?.setv) gl.setv({fill_color: {value: LABELS[theme()][g]}}); });
+}
+function all() { gather(); list(); charts(); chips(); keep(); }
+function keep() { try { sessionStorage.setItem("pa3dfl", JSON.stringify({...S, at: Number.isFinite(S.at) ? S.at : undefined})); } catch {} }
+function chips() {
+  $("chips").replaceChildren(...METHODS.map(m => { const b = node("button", "", {type: "button", className: "chip", title: short(m, 300)}), i = node("i"); i.style.background = style(m).colour; b.append(i, short(m)); b.setAttribute("aria-pressed", !S.off.includes(m));
+    b.onclick = () => { S.off = S.off.includes(m) ? S.off.filter(x => x !== m) : [...S.off, m]; keep(); learning(); ring(); b.setAttribute("aria-pressed", !S.off.includes(m)); }; return b; }));
+}
+function fillSelect(el, options, value) { el.replaceChildren(...options.map(([v, t]) => node("option", short(String(t), 60), {value: v}))); el.value = value; }
+function filters() {
+  const who = people[run().people], own = [...new Set(who.dominant.filter(x => x !== null))].sort((a, b) => a - b);
+  const options = [["all", "all"], ["worst", "worst tenth"], ...(new Set(who.r).size > 1 ? ["least", "second", "middle", "fourth", "most"].map((t, k) => [`fifth:${k}`, `${t} fifth by capacity`]) : []), ...own.map(c => [`class:${c}`, `main label ${c}`]), ["events", "refused or absent"]];
+  if (!options.some(o => o[0] === S.filter)) S.filter = "all";
+  fillSelect($("filter"), options, S.filter);
+}
+function pick(id) { S.picked = S.picked === id ? null : id; keep(); const k = order.findIndex(x => x.id === S.picked); model("clients").selected.indices = k >= 0 ? [k] : []; ring(); }
+function point(id) { if (hover !== id) { hover = id; ring(); } }
+window.pa3dfl = {S, source: name => plain(name),
+  hovered(indices) { point(indices.length ? order[indices[0]]?.id ?? null : null); },
+  on_matrix(what, x, y) { const r = run(), ids = r.network.clients.map(k => people[r.people].id[k]), id = ids[Math.floor(y)]; if (id === undefined || x < 0 || x > ids.length) return point(null); if (what === "picked") pick(id); else point(id); },
+  on_timeline(y) { const id = Math.round(y); if (order.some(o => o.id === id)) pick(id); }};
+function wire() {
+  fillSelect($("method"), METHODS.map(m => [m, m]), S.method); fillSelect($("seed"), SEEDS.map(s => [s, s]), S.seed); $("seed-label").hidden = SEEDS.length < 2;
+  fillSelect($("rule"), rules.map(s => [s, s]), S.rule); fillSelect($("against"), Object.keys(AXES).filter(a => runs.some(r => r.curve[a].some(v => v !== null))).map(a => [a, AXES[a][0]]), S.against); filters();
+  for (const [id, key] of [["method", "method"], ["seed", "seed"], ["rule", "rule"], ["filter", "filter"]]) $(id).onchange = e => { S[key] = e.target.value; if (key !== "filter") filters(); all(); };
+  $("against").onchange = e => { S.against = e.target.value; keep(); learning(); };
+  $("layer").onchange = e => { S.layer = +e.target.value; keep(); matrix(run()); };
+  $("evaluation").oninput = e => { S.at = +e.target.value; all(); };
+  $("clear").onclick = () => { S.picked = null; hover = null; model("clients").selected.indices = []; keep(); ring(); };
+  $("theme").onclick = () => { S.theme = theme() === "dark" ? "light" : "dark"; paint(); all(); };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { paint(); all(); });
+  addEventListener("beforeprint", () => { S.print = S.theme; S.theme = "light"; paint(); all(); }); addEventListener("afterprint", () => { S.theme = S.print; paint(); all(); });
+  const body = $("clients").tBodies[0], id = e => { const tr = e.target.closest("tr"); return tr ? +tr.dataset.id : null; };
+  body.onmouseover = e => point(id(e)); body.onmouseleave = () => point(null); body.onclick = e => pick(id(e)); body.onfocus = null;
+  body.addEventListener("focusin", e => point(id(e)));
+  body.onkeydown = e => { if (e.key === "Enter" || e.key === " ") { pick(id(e)); e.preventDefault(); } const to = {ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling"}[e.key]; if (to) { e.target.closest("tr")[to]?.focus(); e.preventDefault(); } };
+  $("copy").onclick = async () => { const text = csv(); try { await navigator.clipboard.writeText(text); } catch { const t = node("textarea", text); document.body.append(t); t.select(); document.execCommand("copy"); t.remove(); } $("copy").textContent = "copied"; window.pa3dfl.copied = text; setTimeout(() => { $("copy").textContent = "copy as CSV"; }, 2000); };
+  model("clients").selected.change.connect(() => { const chosen = model("clients").selected.indices; if (chosen.length === 1 && order[chosen[0]].id !== S.picked) { S.picked = order[chosen[0]].id; keep(); ring(); } });
+  for (const f of document.querySelectorAll("section")) { const box = f.querySelector("[data-root-id]"); if (box) { box.setAttribute("role", "img"); box.setAttribute("aria-label", `${f.querySelector("h2").textContent}: ${f.querySelector(".how").textContent}`); } }
+  const age = () => { const s = Date.now() / 1000 - PAGE.written; $("age").textContent = `Written ${s < 90 ? Math.max(0, Math.round(s)) + " s" : s < 5400 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " days"} ago, ${new Date(PAGE.written * 1000).toLocaleString("en-GB")}.` + (PAGE.running ? " The run goes on: this page reloads itself." : ""); };
+  age(); setInterval(age, 10000); if (PAGE.running) setTimeout(() => location.reload(), PAGE.reload * 1000);
+}
+(function begin() { doc = Bokeh.documents[0]; if (!doc) return setTimeout(begin, 5); wire(); paint(); all(); window.pa3dfl.ready = performance.now(); })();

@@ -1,0 +1,105 @@
+"""Run directories as `pa3dfl run` writes them, of any size, in a moment; and a browser that looks at pages."""
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pa3dfl.core.options.config import RULES_OF_TESTING
+
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+
+
+def write_run(
+    path: Path, method: str = "pa3dfl", clients: int = 8, evaluations: int = 3, seed: int = 0, classes: int = 10,
+    ideal: bool = False, network: bool = True, finished: bool = True, history: bool = True,
+    events: dict[int, dict[str, Any]] | None = None,
+) -> Path:  # fmt: skip
+    """`events`: what to add to the record of a round."""
+    rng = np.random.default_rng(seed)
+    (path / "history").mkdir(parents=True)
+    rounds = 2 * evaluations
+    config = {"method": method, "data": "synthetic", "setting": "ideal" if ideal else "hetero", "seed": seed,
+              "rounds": rounds, "tested": "adapted", "epochs": 1, "batch": 10}  # fmt: skip
+    (path / "config.yaml").write_text(yaml.safe_dump(config, allow_unicode=True))
+    r = np.ones(clients) if ideal else np.linspace(0.01, 1, clients)
+    skill = rng.uniform(0.3, 0.6, clients)
+    lines, kept = [], min(clients, 1000)
+    scores = np.zeros((3, clients))
+    for rnd in range(1, rounds + 1):
+        record: dict[str, Any] = {
+            "round": rnd, "train_loss": 1 / rnd, "participants": list(range(0, clients, 2)), "rejected": [],
+            "missing": [], "bytes_down": 10**6, "bytes_up": 10**6, "seconds": 1.5,
+        }  # fmt: skip
+        if rnd % 2 == 0:
+            scores = np.round(np.stack([skill + 0.3 * rnd / rounds + d for d in (0.1, 0, 0.05)]), 2)
+            means = {"test_accuracy": float(scores[0].mean()), "val_accuracy": float(scores[0].mean())}
+            record |= means | {"rules": {k: {"test_accuracy": float(s.mean())} for k, s in
+                                         zip(RULES_OF_TESTING, scores, strict=True)}, "untested": []}  # fmt: skip
+            arrays: dict[str, Any] = {"client": np.arange(kept, dtype=np.int32), "alpha": np.linspace(0, 1, kept),
+                      "loss": 1 - scores[0][:kept]}  # fmt: skip
+            arrays |= {k: s[:kept].astype(np.float32) for k, s in zip(RULES_OF_TESTING, scores, strict=True)}
+            if network:
+                encoded = rng.normal(size=(kept, 64)) + 3 * rng.normal(size=(3, 64))[np.arange(kept) % 3]
+                encoded /= np.linalg.norm(encoded, axis=1, keepdims=True)
+                arrays |= {"embeddings": encoded, "encoded": encoded.astype(np.float32),
+                           "tau": np.array([0.2, 0.1]), "tau_layers": np.array(["conv1", "head.weight"])}  # fmt: skip
+            if history:
+                np.savez(path / "history" / f"round-{rnd:07}.npz", **arrays)
+        lines.append(json.dumps(record | (events or {}).get(rnd, {})) + "\n")
+    (path / "rounds.jsonl").write_text("".join(lines))
+    if history:
+        counts = np.zeros((kept, classes), np.int32)
+        counts[np.arange(kept), np.arange(kept) % classes] = 60
+        counts[np.arange(kept), (np.arange(kept) + 1) % classes] += 40
+        np.savez(path / "history" / "clients.npz", client=np.arange(kept), labels=counts)
+        about = {"clients_tested": clients, "clients_kept": kept, "evaluations_kept": "all",
+                 "forward_multiply_adds_of_a_step": {"1": 10**6}, "bytes_received_of_a_round": {"1": 4000}}  # fmt: skip
+        (path / "history" / "about.json").write_text(json.dumps(about))
+    with (path / "clients.csv").open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("client", "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy",
+                       "alpha", *RULES_OF_TESTING))  # fmt: skip
+        for i in range(clients):
+            accuracies = [float(s[i]) for s in scores]
+            rows.writerow([i, r[i], "1", r[i], 80, 10, 10, accuracies[0], accuracies[0], 1.0, *accuracies])
+    if finished:
+        (path / "summary.json").write_text(json.dumps({"best_round": rounds, "config_hash": "abc"}))
+    return path
+
+
+def chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def started() -> Iterator[Any]:
+    """A browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        yield play.chromium.launch(executable_path=chromium(), args=list(FLAGS))
+
+
+@contextmanager
+def opened(browser: Any, file: Path, width: int = 1600, scheme: Any = "light") -> Iterator[Any]:
+    """The page in a tab. Afterwards: no error, no warning, no request beyond the file."""
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    wrong: list[str] = []
+    tab.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
+    tab.on("pageerror", lambda e: wrong.append(str(e)))
+    tab.on("dialog", lambda d: wrong.append(f"dialog {d.message}"))
+    tab.on("request", lambda q: None if q.url.startswith(("file:", "data:", "blob:")) else wrong.append(q.url))
+    tab.goto(file.as_uri())
+    tab.wait_for_function("window.pa3dfl?.ready", timeout=60_000)
+    tab.wait_for_function("Bokeh.documents[0].is_idle", timeout=60_000)
+    yield tab
+    tab.close()
+    assert wrong == []

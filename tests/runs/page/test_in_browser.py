@@ -1,0 +1,254 @@
+"""Pages in a real browser: what is shown, pointed at, picked, filtered and printed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from synthetic import chromium, opened, started, write_run
+
+from conftest import make_arrays
+from pa3dfl.experiments import api
+from pa3dfl.runs import page
+
+pytest.importorskip("bokeh", reason="Bokeh is not installed: pip install 'pa3dfl[page]'")
+pytest.importorskip("playwright", reason="playwright is not installed: pages are not tested in a browser")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(chromium() is None, reason="no Chromium here: pages are not tested in a browser"),
+]
+
+LATE = {3: {"missing": [1]}, 4: {"rejected": [{"client": 2, "reason": "NaN in <b>head</b>"}]}}
+# Where a client is drawn in a chart, in pixels of the page.
+PLACE = """([name, id, x, y]) => {
+  const chart = Bokeh.documents[0].get_model_by_name(name), view = [...Bokeh.index.roots].find(v => v.model === chart);
+  const d = pa3dfl.source('clients'), k = d.id.indexOf(id), box = view.canvas_view.el.getBoundingClientRect();
+  return [box.x + view.frame.x_scale.compute(d[x][k]), box.y + view.frame.y_scale.compute(d[y][k])]; }"""
+
+WIDTHS = "() => [...Bokeh.index.roots].map(view => view.el.getBoundingClientRect().width)"
+
+
+def source(tab: Any, name: str) -> dict[str, list[Any]]:
+    return tab.evaluate("n => { const d = pa3dfl.source(n); return Object.fromEntries("
+                        "Object.entries(d).map(([k, v]) => [k, Array.from(v)])) }", name)  # fmt: skip
+
+
+def ids(tab: Any) -> list[int]:
+    return [int(i) for i in tab.locator("#clients tbody tr td:first-child").all_inner_texts()]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("two")
+    for name in ("pa3dfl", "fedavg"):
+        write_run(path / name, name, clients=20, network=name == "pa3dfl", events=LATE)
+    return page.write([path], path / "a.html")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Any, two: Path) -> Iterator[Any]:
+    with opened(browser, two) as tab:
+        tab.locator("#method").select_option("pa3dfl")
+        yield tab
+
+
+def test_a_client_that_is_pointed_at_lights_up_everywhere(tab: Any) -> None:
+    tab.locator("#evaluation").fill("2")  # at the last position all α are 1, and their chart is left out
+    for name, x, y in (("dots", "r", "acc"), ("map", "ex", "ey"), ("alpha", "r", "alpha")):
+        tab.locator(f"#s-{name}").scroll_into_view_if_needed()
+        tab.mouse.move(*tab.evaluate(PLACE, [name, 7, x, y]))
+        tab.wait_for_function("document.querySelector('#card-id').textContent === '7'")
+        assert source(tab, "active")["id"] == [7]
+        assert source(tab, "cross")["x"] != []
+        assert tab.locator("#clients tr.active td").first.inner_text() == "7"
+        assert source(tab, "own-lines")["name"] == ["fedavg", "pa3dfl"]
+        tab.locator("h1").hover()
+        tab.wait_for_function("document.querySelector('#card-id').textContent.includes('worst')")
+    tab.locator("#s-heat .bk-Figure").first.hover()
+    assert source(tab, "active")["id"] != []
+    tab.locator("#evaluation").fill("3")
+    assert not tab.locator("#s-alpha").is_visible()
+
+
+def test_a_pick_stays_and_is_cleared(tab: Any) -> None:
+    tab.locator("#s-dots").scroll_into_view_if_needed()
+    tab.mouse.click(*tab.evaluate(PLACE, ["dots", 12, "r", "acc"]))
+    tab.locator("h1").hover()
+    tab.wait_for_function("document.querySelector('#card-id').textContent === '12'")
+    assert "% of the full model" in tab.locator("#card").inner_text()
+    assert tab.locator("#clients tr.picked td").first.inner_text() == "12"
+    tab.locator("#clear").click()
+    assert source(tab, "active")["id"] == []
+
+
+def test_filters_sorting_and_csv(tab: Any) -> None:
+    tab.locator("#filter").select_option("worst")
+    assert len(ids(tab)) == len(source(tab, "clients")["id"]) == 2
+    tab.locator("#filter").select_option("fifth:4")
+    assert sorted(ids(tab)) == [16, 17, 18, 19]
+    tab.locator("#filter").select_option("class:3")
+    assert sorted(ids(tab)) == [3, 13]
+    tab.locator("#filter").select_option("events")
+    assert sorted(ids(tab)) == [1, 2]
+    tab.locator("#filter").select_option("all")
+    tab.get_by_role("button", name="capacity %").click()
+    assert ids(tab) == list(range(20))
+    tab.get_by_role("button", name="capacity %").click()
+    assert ids(tab) == list(range(19, -1, -1))
+    tab.locator("#copy").click()
+    tab.wait_for_function("pa3dfl.copied")
+    lines = tab.evaluate("pa3dfl.copied").splitlines()
+    assert (len(lines), lines[0].split(",")[:3], lines[1].split(",")[0]) == (
+        21,
+        ["client", "capacity %", "width"],
+        "19",
+    )
+
+
+def test_the_slider_moves_clients_and_the_rule_changes_numbers(tab: Any) -> None:
+    before = source(tab, "clients")
+    tab.locator("#evaluation").fill("0")
+    first = source(tab, "clients")
+    assert tab.locator("#evaluation-text").inner_text() == "round 2"
+    assert first["ex"] != before["ex"]
+    assert first["acc"] != before["acc"]
+    tab.locator("#rule").select_option("received")
+    assert source(tab, "clients")["acc"] == pytest.approx([v - 10 for v in first["acc"]])
+    tab.locator("#rule").select_option("adapted")
+    tab.locator("#evaluation").fill("3")
+    assert source(tab, "clients")["acc"] == pytest.approx(before["acc"])
+
+
+def test_methods_axes_and_layers_are_chosen(tab: Any) -> None:
+    assert source(tab, "lines")["name"] == ["fedavg", "pa3dfl"]
+    tab.locator("#chips button", has_text="fedavg").click()
+    assert source(tab, "lines")["name"] == ["pa3dfl"]
+    tab.locator("#chips button", has_text="fedavg").click()
+    tab.locator("#against").select_option("bytes")
+    assert source(tab, "points")["x"][:3] == [4, 8, 12]
+    tab.locator("#against").select_option("operations")
+    assert source(tab, "points")["x"][0] == pytest.approx(2 * 10 * 8 * 1e6 / 1e9)
+    before = source(tab, "matrix")["image"]
+    tab.locator("#layer").select_option("1")
+    assert source(tab, "matrix")["image"] != before
+    assert len(source(tab, "taus")["xs"]) == 2
+    tab.locator("#method").select_option("fedavg")
+    assert not tab.locator("#s-heat").is_visible()
+    tab.locator("#method").select_option("pa3dfl")
+    assert tab.locator("#s-heat").is_visible()
+
+
+def test_refusals_and_absences_are_on_the_time_line(tab: Any) -> None:
+    found = source(tab, "events")
+    assert sorted(zip(found["x"], found["y"], found["kind"], strict=True)) == [
+        (3, 1, "no answer"), (4, 2, "update refused"),
+    ]  # fmt: skip
+    assert "1 updates refused, 1 times no answer" in tab.locator("#timeline-none").inner_text()
+    tab.locator("#s-timeline summary").click()
+    assert "NaN in <b>head</b>" in tab.locator("#s-timeline .tbl").inner_text()
+
+
+def test_by_keyboard_and_for_screen_readers(tab: Any) -> None:
+    tab.locator("h1").hover()
+    row = tab.locator("#clients tbody tr").first
+    row.focus()
+    tab.keyboard.press("ArrowDown")
+    second = ids(tab)[1]
+    assert source(tab, "active")["id"] == [second]
+    tab.keyboard.press("Enter")
+    assert tab.locator("#clients tr.picked td").first.inner_text() == str(second)
+    tab.keyboard.press("Enter")
+    charts = tab.locator("[data-root-id]")
+    assert charts.count() == 9
+    for chart in charts.all():
+        assert chart.get_attribute("role") == "img"
+        assert len(chart.get_attribute("aria-label")) > 20
+    assert tab.locator("#controls select, #controls input").count() == tab.locator("#controls label").count()
+    tab.locator("#s-curves summary").click()
+    tab.locator("#s-curves .tbl tr").nth(6).wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_and_on_paper(browser: Any, two: Path, scheme: str) -> None:
+    with opened(browser, two, width=380, scheme=scheme) as tab:
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 380
+        assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+        assert 300 < max(tab.evaluate(WIDTHS)) <= 380
+        tab.set_viewport_size({"width": 1600, "height": 900})
+        tab.wait_for_function(f"Math.max(...({WIDTHS})()) > 900")
+        tab.emulate_media(media="print")
+        assert not tab.locator("#controls").is_visible()
+        assert tab.locator("#s-curves").is_visible()
+        assert len(tab.pdf()) > 20_000
+
+
+def test_fourteen_methods_are_painted_within_two_seconds(browser: Any, tmp_path: Path) -> None:
+    for k in range(14):
+        write_run(tmp_path / "runs" / f"{k:02}", f"method-{k}", clients=100, evaluations=50, network=k < 2)
+    with opened(browser, page.write([tmp_path / "runs"], tmp_path / "a.html")) as tab:
+        assert tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 2000
+        assert len(source(tab, "lines")["name"]) == 14
+        assert len(source(tab, "clients")["id"]) == 100
+        tab.locator("#method").select_option("method-1")
+        assert len(source(tab, "taus")["xs"]) == 2
+
+
+def test_names_are_text_in_the_browser(browser: Any, tmp_path: Path) -> None:
+    names = ["<img src=x onerror=alert(1)>", "\"'</script><script>alert(2)</script>", "x" * 10_000]
+    for k, name in enumerate(names):
+        write_run(tmp_path / "runs" / str(k), name, clients=3, network=False)
+    with opened(browser, page.write([tmp_path / "runs"], tmp_path / "a.html"), width=380) as tab:
+        assert tab.locator("#chips button").all_inner_texts()[0] == names[0]
+        assert tab.locator("img").count() == 0
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+@pytest.mark.parametrize(
+    "run", [{"finished": False}, {"ideal": True}, {"clients": 1}, {"history": False}, {"clients": 3000}],
+    ids=lambda run: next(iter(run)),
+)  # fmt: skip
+def test_other_runs_open_too(browser: Any, tmp_path: Path, run: dict[str, Any]) -> None:
+    file = page.write([write_run(tmp_path / "a", evaluations=2, **run)], tmp_path / "a.html")
+    with opened(browser, file) as tab:
+        n = min(run.get("clients", 8), 400)
+        assert len(source(tab, "clients")["id"]) == n
+        assert f"{n} of {n} clients" in tab.locator("#shown").inner_text()
+        if run.get("clients") == 3000:
+            assert "a sample of 3,000" in tab.locator("#shown").inner_text()
+        if not run.get("finished", True):
+            assert "Not finished" in tab.locator("header").inner_text()
+
+
+def test_a_running_page_says_its_age_and_reloads(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pa3dfl.runs.page.html.RELOAD_SECONDS", 4)
+    file = page.write([write_run(tmp_path / "a", finished=False)], tmp_path / "a.html", running=True)
+    with opened(browser, file) as tab:
+        assert "this page reloads itself" in tab.locator("#age").inner_text()
+        tab.evaluate("document.title = 'old'")
+        tab.wait_for_function("document.title !== 'old' && window.pa3dfl?.ready", timeout=60_000)
+
+
+def test_a_run_that_was_trained(browser: Any, tmp_path: Path) -> None:
+    arrays = make_arrays(240)
+    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
+    given: dict[str, Any] = {
+        "model": "cnn-fashion",
+        "batch": 10,
+        "clients": 6,
+        "per_round": 3,
+        "rounds": 2,
+        "epochs": 1,
+    }
+    given |= {"eval_every": 1, "threads": 1, "hidden": 8, "device": "cpu"}
+    api.run(data=str(tmp_path / "tiny.npz"), out=str(tmp_path / "run"), **given)
+    with opened(browser, page.write([tmp_path / "run"], tmp_path / "a.html")) as tab:
+        assert source(tab, "clients")["id"] == list(range(6))
+        assert len(source(tab, "taus")["xs"]) == tab.locator("#layer option").count() >= 3
+        assert "multiply-adds" in tab.locator("header").inner_text()

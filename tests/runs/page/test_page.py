@@ -1,0 +1,168 @@
+"""What a page says, without a browser: the numbers in it, its size, and what stops it or does not."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from synthetic import write_run
+
+from pa3dfl import cli
+from pa3dfl.core.errors import UserError
+from pa3dfl.runs import page
+from pa3dfl.runs.page.content import content, find, grouped
+from pa3dfl.runs.page.headline import headline
+from pa3dfl.runs.page.network import clustered, cosines, packed
+
+pytest.importorskip("bokeh", reason="Bokeh is not installed: pip install 'pa3dfl[page]'")
+
+
+def data_of(file: Path) -> Any:
+    [packed_data] = re.findall(r'unpack\("([^"]+)"\)\);add', file.read_text())[:1]
+    return json.loads(zlib.decompress(base64.b64decode(packed_data)))
+
+
+def said(*paths: Path) -> str:
+    runs = find(paths)
+    return " ".join(headline(runs, content(runs)["runs"]))
+
+
+def test_a_page_holds_the_numbers_of_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a", clients=6, evaluations=2)
+    assert cli.main(["page", str(tmp_path), "-o", str(tmp_path / "out.html")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out.html")
+    shown = data_of(tmp_path / "out.html")
+    [run] = shown["runs"]
+    assert run["curve"]["round"] == [2, 4]
+    assert run["curve"]["bytes"] == [4e6, 8e6]
+    # Clients 0, 2 and 4 train 80 rows in 8 steps of a million.
+    assert run["curve"]["operations"] == [2 * 3 * 8 * 10**6, 4 * 3 * 8 * 10**6]
+    assert (run["trained"], run["bytes"][0]) == ([4, 0, 4, 0, 4, 0], 16000)
+    with np.load(tmp_path / "a" / "history" / "round-0000002.npz") as arrays:
+        assert run["evaluations"][0]["adapted"] == [round(1e4 * float(v)) for v in arrays["adapted"]]
+    assert shown["people"][0]["dominant"] == list(range(6))
+
+
+def test_the_headline_by_hand(tmp_path: Path) -> None:
+    a, b = (write_run(tmp_path / m, m, clients=10, network=False) for m in ("good", "weak"))
+    text = (b / "clients.csv").read_text().splitlines()
+    rows = [line.split(",") for line in text[1:]]
+    for k, row in enumerate(rows):  # ahead by 2 and by 4 points in turn: 3 ± 1.96·1.054/√10
+        row[8] = str(float(row[8]) - (0.02 if k % 2 else 0.04))
+    (b / "clients.csv").write_text("\n".join([text[0], *map(",".join, rows)]) + "\n")
+    told = said(a, b)
+    assert "good has a mean test accuracy of" in told
+    assert "3.0 points ahead of weak (95% interval 2.3 to 3.7 points) over 10 clients." in told
+    assert "12.0 MB sent both ways" in told or "24 MB sent both ways" in told or "12 MB sent both ways" in told
+    assert "chance" not in told
+    assert "chance" in said(a, write_run(tmp_path / "same", "same", clients=10, network=False))
+
+
+def test_unfinished_not_yet_tested_and_without_capacities(tmp_path: Path) -> None:
+    begun = write_run(tmp_path / "begun", finished=False, history=False)
+    (begun / "clients.csv").unlink()
+    (begun / "rounds.jsonl").write_text("")
+    assert said(begun).startswith("No client has been tested yet")
+    page.write([begun], tmp_path / "a.html", running=True)
+    assert data_of(tmp_path / "a.html")["running"] is True
+    assert "Not finished: pa3dfl (round 6 of 6)." in said(write_run(tmp_path / "stopped", finished=False))
+    assert "the worst fifth, at equal capacity" in said(write_run(tmp_path / "ideal", ideal=True))
+
+
+def test_many_clients_are_sampled_and_the_page_says_so(tmp_path: Path) -> None:
+    page.write([write_run(tmp_path / "a", clients=100_000, evaluations=1)], tmp_path / "a.html")
+    assert (tmp_path / "a.html").stat().st_size < 2e6
+    assert "400 of 100,000 clients are shown" in (tmp_path / "a.html").read_text()
+    [run] = data_of(tmp_path / "a.html")["runs"]
+    assert (run["everybody"], len(run["trained"])) == (100_000, 400)
+
+
+def test_a_large_page_is_small_and_quick(tmp_path: Path) -> None:
+    for k in range(12):
+        write_run(tmp_path / "runs" / f"{k}", f"method-{k}", clients=100, evaluations=50, network=k < 2)
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom pa3dfl import page\n"
+        "page.write([Path(sys.argv[1])], Path(sys.argv[2]))\n"
+        "print(time.process_time(), 'torch' in sys.modules)\n"
+        "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "runs"), str(tmp_path / "a.html")],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    seconds, torch, kilobytes = done.stdout.split()
+    assert (tmp_path / "a.html").stat().st_size < 2e6
+    assert float(seconds) < 4  # 2 on a processor that does nothing else
+    assert int(kilobytes) < 300_000
+    assert torch == "False"
+
+
+def test_names_are_text(tmp_path: Path) -> None:
+    for k, name in enumerate(('<script>alert("a")</script>', "'\"&lt;</textarea>${x}", "x" * 10_000)):
+        write_run(tmp_path / "runs" / str(k), name, clients=3)
+    text = page.write([tmp_path / "runs"], tmp_path / "a.html").read_text()
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+    assert next(r["method"] for r in data_of(tmp_path / "a.html")["runs"]).startswith("<script>")
+
+
+def test_wrong_calls_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    for path, message in ((tmp_path / "no", "is not a folder"), (tmp_path, "no run directories in")):
+        assert cli.main(["page", str(path)]) == 2
+        assert message in capsys.readouterr().err
+    monkeypatch.setattr(page.importlib.util, "find_spec", lambda _: None)
+    assert cli.main(["page", str(write_run(tmp_path / "a"))]) == 2
+    assert capsys.readouterr().err == "pa3dfl: the page needs Bokeh: pip install 'pa3dfl[page]'\n"
+
+
+def test_a_page_that_fails_costs_one_line_and_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(page, "write", lambda *_, **__: 1 / 0)
+    with page.Renewed(tmp_path, lines.append) as renewed:
+        renewed.cost = 0
+        renewed()
+        renewed()
+    assert lines == ["no page is written, the run goes on: division by zero"]
+
+
+def test_renewing_takes_a_hundredth_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, written = [0.0], []
+
+    def write(paths: Any, out: Path, running: bool) -> None:
+        now[0] += 2
+        written.append((now[0], running))
+
+    monkeypatch.setattr(page, "write", write)
+    monkeypatch.setattr(page.time, "monotonic", lambda: now[0])
+    with page.Renewed(tmp_path, print) as renewed:
+        for _ in range(100):
+            now[0] += 10
+            renewed()
+    assert [running for _, running in written] == [True] * 5 + [False]
+    assert 2 * len(written) / now[0] < 0.013
+
+
+def test_similar_clients_stand_together() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.permutation(np.arange(30) % 3)
+    encoded = rng.normal(size=(3, 8))[group] + 0.1 * rng.normal(size=(30, 8))
+    found = group[clustered(cosines(encoded))]
+    assert (np.diff(found) != 0).sum() == 2
+    assert base64.b64decode(packed(np.array([[1.0, -1.0], [-1.0, 1.0]]))) == bytes([255, 0, 255])
+
+
+def test_many_labels_share_ten_colours() -> None:
+    assert grouped(np.arange(100)) == [sum(range(10 * k, 10 * k + 10)) for k in range(10)]
+    assert grouped(np.array([3, 4])) == [3, 4]
+
+
+def test_what_is_broken_is_named(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    (path / "history" / "round-0000002.npz").write_text("no archive")
+    with pytest.raises(UserError, match=r"round-0000002\.npz cannot be read"):
+        page.write([path], tmp_path / "a.html")
