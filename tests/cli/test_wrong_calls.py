@@ -14,7 +14,7 @@ from workspace import RUN, Capture, refused
 pytestmark = pytest.mark.usefixtures("workspace")
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "command": (("train",), "unknown command 'train': expected one of run, resume, report, compare, tune, reproduce,"),
+    "command": (("train",), "unknown command 'train': expected one of run, resume, report, page, compare, tune,"),
     "flag": ((*RUN, "--round", "3"), "unknown argument '--round', did you mean --rounds?; see `pa3dfl run --help`"),
     "flag=": ((*RUN, "--per-roung=3"), "unknown argument '--per-roung=3', did you mean --per-round?"),
     "flag of another method": (

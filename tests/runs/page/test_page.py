@@ -87,7 +87,7 @@ def test_a_large_page_is_small_and_quick(tmp_path: Path) -> None:
     for k in range(12):
         write_run(tmp_path / "runs" / f"{k}", f"method-{k}", clients=100, evaluations=50, network=k < 2)
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom pa3dfl import page\n"
+        "import sys, time\nfrom pathlib import Path\nfrom pa3dfl.runs import page\n"
         "page.write([Path(sys.argv[1])], Path(sys.argv[2]))\n"
         "print(time.process_time(), 'torch' in sys.modules)\n"
         "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])"
