@@ -96,7 +96,7 @@ def _record(
 def _multiply_adds(method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> dict[str, int | None]:
     """By the efficiency table's convention, in each order that the method offers, and of a whole step."""
     batch = task.clients[0].n
-    x = torch.empty(batch, *task.model.input_shape, device=META)
+    x = task.model.blank(batch, META)
     y = torch.empty(batch, dtype=torch.int64, device=META)
     noise = method.draw(task, width, generator(0, "cost"))
 

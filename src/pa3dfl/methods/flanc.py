@@ -58,7 +58,9 @@ class FLANC(Method):
             for layer, (R2, R1, *kernel) in banks(self, task).items():
                 t, s, taps = *fresh[f"{layer}.weight"].shape[:2], math.prod(kernel)
                 # Entries of an orthogonal bank have a mean square of 1/max(R1·k², R2).
-                std = start.deviation(task.model.rule, s * taps) * math.sqrt(max(R1 * taps, R2) / R2)
+                std = start.deviation(task.model.rule, s * taps, layer in task.model.calm) * math.sqrt(
+                    max(R1 * taps, R2) / R2
+                )
                 g = generator(task.seed, f"coef:{width}:{layer}")
                 tree[of(width) + COEF + layer] = torch.empty(t, s // R1 * R2).normal_(0, std, generator=g)
             rest = {k: v for k, v in fresh.items() if k.rpartition(".")[0] not in task.model.layers}

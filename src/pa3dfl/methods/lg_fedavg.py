@@ -16,6 +16,7 @@ from fractions import Fraction
 from pa3dfl.core.rng import key
 from pa3dfl.core.tree import Tree, mean
 from pa3dfl.methods.base import Method, Update
+from pa3dfl.methods.common.slicing import cut, leading_places, merge
 from pa3dfl.methods.task import Client, Task
 
 
@@ -34,7 +35,8 @@ class LGFedAvg(Method):
         return {k: v for k, v in fresh.items() if not self.is_head(task, k)}
 
     def download(self, task: Task, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
-        return [server for _ in clients]
+        places = [leading_places(task.model, c.width) for c in clients]
+        return [server if alike(task) else cut(server, own) for own in places]
 
     def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         return private | down, {}
@@ -44,4 +46,13 @@ class LGFedAvg(Method):
         return head, {k: v for k, v in theta.items() if k not in head}
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
-        return mean([u.tree for u in updates], [u.n for u in updates])
+        trees, n = [u.tree for u in updates], [float(u.n) for u in updates]
+        if alike(task):
+            return mean(trees, n)
+        return merge(server, trees, [leading_places(task.model, u.client.width) for u in updates], n)
+
+
+def alike(task: Task) -> bool:
+    """Whether all heads are whole. Where the last layer cannot keep its full output, they are leading columns."""
+    head = f"{task.model.head}.weight"
+    return all(task.model.shapes(c.width)[head] == task.model.shapes(Fraction(1))[head] for c in task.clients)

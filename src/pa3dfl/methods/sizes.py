@@ -79,7 +79,7 @@ def blank_task(
     device = device or torch.device("cpu")
     none, mine = np.empty(0, np.int64), np.arange(rows)
     data = FederatedData(
-        torch.zeros(rows, *model.input_shape, device=device),
+        model.blank(rows, device),
         torch.zeros(rows, dtype=torch.int64, device=device),
         [Split(mine, none, none)],
         model.classes,

@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.tree import Tree, lerp, put, take
+from pa3dfl.core.tree import Tree, leading, lerp, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.contraction import ORDERS
 from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output
@@ -74,7 +74,7 @@ class Pa3dFL(Method):
         return [general.part(task.model, server, c.width) | put(V, v) for c, v in zip(clients, personal, strict=True)]
 
     def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
-        return down, global_head(self, task)
+        return down, head_at(self, task, client.width)
 
     def loss(self, task: Task, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, noise: Tree) -> Tensor:
         x, y = batch
@@ -130,13 +130,13 @@ def hypernetwork(m: Pa3dFL, task: Task) -> HyperNetwork:
     outputs, rule = {}, task.model.rule
     for layer in layout(m, task).layers:
         # θ_u has variance 1/R2, so that the recovered weight has the deviation of θ_v.
-        std = start.deviation(rule, layer.taps * layer.inputs)
+        std = start.deviation(rule, layer.taps * layer.inputs, layer.name in task.model.calm)
         if layer.name == task.model.layers[-1] and not feature_norms(task.model):
             std *= feature_gain(m, task)
         outputs[layer.name] = Output(layer.v_shape(), std)
     head = layout(m, task).head
     features = head["weight"][1]
-    outputs[HEAD + "weight"] = Output(head["weight"], start.deviation(rule, features, head=True))
+    outputs[HEAD + "weight"] = Output(head["weight"], start.deviation(rule, features, calm=True))
     if "bias" in head:
         outputs[HEAD + "bias"] = Output(head["bias"], start.bias_deviation(rule, features))
     return HyperNetwork(outputs, m.embedding, m.hidden, m.depth, m.tau, m.tau_min, m.hn_lr, m.hn_encoder_lr, m.hn_clip)
@@ -147,3 +147,9 @@ def global_head(method: Pa3dFL, task: Task) -> Tree:
     """The frozen head, a function of the seed: every client can make it, so it is never sent."""
     head = general.random_head(layout(method, task).head, method.head_scale, task.seed)
     return {k: v.to(task.device, task.dtype) for k, v in head.items()}
+
+
+def head_at(method: Pa3dFL, task: Task, width: Fraction) -> Tree:
+    """As much of it as a client's features meet: all, unless the last encoder layer cannot keep its full output."""
+    shapes, head = layout(method, task).head_shapes(width), global_head(method, task)
+    return {k: leading(v, shapes[k]) for k, v in head.items()}

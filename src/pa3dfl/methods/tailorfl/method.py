@@ -35,6 +35,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from pa3dfl.core.rng import generator, key
 from pa3dfl.core.tree import Tree, put, take
@@ -101,7 +102,9 @@ class TailorFL(Method):
                 server[LAST][u.client.id] = u.tree[IMPORTANCE + task.model.layers[-1]]
                 for group in personal_groups(task):
                     members = channels(task.model).layers[group]
-                    score = torch.stack([u.tree[IMPORTANCE + n].square() for n in members]).sum(0)
+                    score = by_channel(
+                        task, group, torch.stack([u.tree[IMPORTANCE + n].square() for n in members]).sum(0)
+                    )
                     server[MASK + group][u.client.id] = top(score, kept(task, u.client)[group])
         related = correlation(server[LAST])
         for group in personal_groups(task):
@@ -151,14 +154,14 @@ def batches(method: TailorFL, task: Task, client: Client) -> list[Batch]:
 
 def personal_groups(task: Task) -> list[str]:
     """The second half of the layers, where clients differ; of layers that belong together the first counts."""
-    order = task.model.layers
-    return [g for g in channels(task.model).layers if order.index(g) >= len(order) // 2]
+    late = task.model.layers[len(task.model.layers) // 2 :]
+    return [g for g in channels(task.model).layers if g in late]
 
 
 def kept(task: Task, client: Client) -> dict[str, int]:
     """How many channels of each group a client holds."""
-    shapes = task.model.shapes(client.width)
-    return {g: shapes[f"{g}.weight"][0] for g in channels(task.model).layers}
+    shapes, known = task.model.shapes(client.width), channels(task.model)
+    return {g: shapes[f"{g}.weight"][g in task.model.tables] // known.units[g] for g in known.layers}
 
 
 def places_of(task: Task, server: Tree, client: Client) -> Places:
@@ -174,9 +177,15 @@ def by_weight(task: Task, model: Tree, groups: Sequence[str]) -> Tree:
     masks = {}
     for group in groups:
         members = channels(task.model).layers[group]
-        score = torch.stack([model[f"{n}.weight"].flatten(1).square().sum(1) for n in members]).sum(0)
+        rows = [model[f"{n}.weight"].T if n in task.model.tables else model[f"{n}.weight"] for n in members]
+        score = by_channel(task, group, torch.stack([w.flatten(1).square().sum(1) for w in rows]).sum(0))
         masks[group] = torch.stack([top(score, kept(task, c)[group]) for c in task.clients])
     return masks
+
+
+def by_channel(task: Task, group: str, scores: Tensor) -> Tensor:
+    """Scores of outputs that belong together, summed."""
+    return scores.view(-1, channels(task.model).units[group]).sum(1)
 
 
 def scaled(factors: dict[str, float], tree: Tree) -> Tree:

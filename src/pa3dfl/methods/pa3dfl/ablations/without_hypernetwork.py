@@ -14,7 +14,7 @@ from pa3dfl.core.rng import generator
 from pa3dfl.core.tree import Tree, leading, put, take
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl import general
-from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V, global_head, hypernetwork, layout
+from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V, head_at, hypernetwork, layout
 from pa3dfl.methods.task import Client, Task
 
 
@@ -39,7 +39,7 @@ class WithoutHyperNetwork(Pa3dFL):
 
     def begin(self, task: Task, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         # Sorted: what was read from a checkpoint may have another order.
-        return down | put(V, dict(sorted(private.items()))), global_head(self, task)
+        return down | put(V, dict(sorted(private.items()))), head_at(self, task, client.width)
 
     def finish(self, task: Task, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
         return {k: v for k, v in theta.items() if not k.startswith(V)}, take(V, theta)
