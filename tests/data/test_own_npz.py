@@ -35,7 +35,7 @@ def test_own_images(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int,
     np.testing.assert_array_equal(arrays.x.reshape(moved.shape), moved)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, np.uint16, bool, np.uint8])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, bool, np.uint8])
 def test_own_features_become_float32(tmp_path: Path, dtype: type) -> None:
     x = (FLAT[:6, :5] % 2).astype(dtype)
     arrays = own(tmp_path, x=x, y=[0.0, 1.0, 0.0, 3.0, 1.0, 1.0])
@@ -43,6 +43,14 @@ def test_own_features_become_float32(tmp_path: Path, dtype: type) -> None:
     assert (arrays.x.dtype, arrays.y.dtype) == (np.float32, np.int64)
     assert arrays.y.tolist() == [0, 1, 0, 3, 1, 1]
     assert (arrays.classes, arrays.client) == (4, None)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint16, np.int64, np.uint64])
+def test_own_whole_numbers_may_be_tokens(tmp_path: Path, dtype: type) -> None:
+    x = (FLAT[:6, :5] % 100).astype(dtype)
+    arrays = own(tmp_path, x=x, y=[0, 1, 0, 1, 1, 1])
+    assert arrays.x.dtype == np.int64
+    np.testing.assert_array_equal(arrays.x, x)
 
 
 @pytest.mark.parametrize("client", [[30, -5, 30, 7], ["zoe", "al", "zoe", "bo"], [b"z", b"a", b"z", b"b"]])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pa3dfl.engines.cuda.graphs import GraphStream, Replay
 
@@ -45,8 +45,11 @@ class Graph(TorchDispatchMode):
                     self._keep(tensor)
         known = {_address(t): t for t in _tensors(given)}
         self.read |= {address: t for address, t in known.items() if address not in self._made}
+        if torch.Tag.inplace_view in func.tags:  # a graph knows memory, not in which shape Python sees it
+            return func(*args, **kwargs)
+        args, kwargs = tree_map(_as_it_is, (args, kwargs))
         out = func(*_within_range(func, args), **kwargs)
-        made = [(i, t) for i, t in enumerate(_tensors(out)) if _address(t) not in known]
+        made = [(i, _as_it_is(t)) for i, t in enumerate(_tensors(out)) if _address(t) not in known]
         self._made |= {_address(t) for _, t in made}
         self._calls.append((func, args, kwargs, made))
         return out
@@ -112,6 +115,10 @@ class Late(GraphStream):
 
 def graph_stream(device: torch.device) -> GraphStream:
     return GraphStream(device) if device.type == "cuda" else Late()
+
+
+def _as_it_is(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _within_range(func: Any, args: Any) -> Any:

@@ -114,8 +114,8 @@ def test_a_window_moves_by_one_and_wraps_around():
 
 
 def test_columns_of_a_channel_are_its_pixels():
-    assert columns_per_channel(model_of("cnn-fashion")) == {"fc1.weight": 4}
-    assert columns_per_channel(model_of("resnet18-gn")) == {"head.weight": 1}
+    assert columns_per_channel(model_of("cnn-fashion")) == {"fc1.weight": (1, 4)}
+    assert columns_per_channel(model_of("resnet18-gn")) == {"head.weight": (1, 1)}
     assert columns_per_channel(model_of("perceptron")) == {}
     with pytest.raises(UserError, match="48 inputs from 32 channels"):
         rolling_places(Model(Joined, "joined", (1, 8, 8), 4), Fraction(1, 2), 0, CPU)

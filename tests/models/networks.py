@@ -11,7 +11,10 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.models import Model, factory_of
 
 ONE, HALF, EIGHTH, SIXTEENTH = (Fraction(1, n) for n in (1, 2, 8, 16))
-SHAPES = {"cnn-fashion": ((1, 28, 28), 10), "cnn-cifar100": ((3, 32, 32), 100), "resnet18-gn": ((3, 32, 32), 10)}
+SHAPES = {"cnn-fashion": ((1, 28, 28), 10), "cnn-cifar100": ((3, 32, 32), 100), "resnet18-gn": ((3, 32, 32), 10),
+          "vit-small": ((3, 32, 32), 10), "lstm-text": ((8,), 80), "transformer-text": ((8,), 80),
+          "transformer-sensor": ((6, 128), 12), "cnn-sensor": ((6, 128), 12), "mlp-tabular": ((9,), 2)}  # fmt: skip
+PAPER = ("cnn-fashion", "cnn-cifar100", "resnet18-gn")
 
 
 def ours(name: str, full_features: bool = False) -> Model:

@@ -73,3 +73,16 @@ def test_a_layer_norm_inside_is_no_obstacle() -> None:
 
 def test_width_one_needs_no_narrowing() -> None:
     own(lambda width: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))).check(ONE)
+
+
+def test_features_are_narrow_where_the_last_layer_cannot_keep_its_output() -> None:
+    """A norm has a size of its own: the head then has the leading columns."""
+
+    def make(width: float) -> nn.Module:
+        h = int(16 * width)
+        return nn.Sequential(nn.Linear(6, h), nn.Linear(h, h), nn.LayerNorm(h), nn.Linear(h, 4))
+
+    model = own(make, full_features=True)
+    model.check(Fraction(1, 4))
+    assert model.shapes(Fraction(1, 4)) == own(make).shapes(Fraction(1, 4))
+    assert model.features(model.init(HALF, 0), torch.zeros(3, 6), HALF).shape == (3, 8)

@@ -18,17 +18,20 @@ def test_batch_norm_is_refused() -> None:
             "has BatchNorm at '1': batch statistics do not federate; use GroupNorm or LayerNorm instead")  # fmt: skip
 
 
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell])
-def test_recurrence_is_refused(layer: type[nn.Module]) -> None:
-    def make(width: float) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 8), layer(8, int(8 * width)), nn.Linear(int(8 * width), 4))
+def test_heads_that_are_neither_kept_nor_dropped_whole_are_refused() -> None:
+    class Attentive(nn.Module):
+        def __init__(self, width: float) -> None:
+            super().__init__()
+            e = int(32 * width)
+            self.inner = nn.Linear(6, e)
+            self.attention = nn.MultiheadAttention(e, {1.0: 8, 0.5: 4, 0.25: 8}.get(width, 1), batch_first=True)
+            self.head = nn.Linear(e, 4)
 
-    refused(make, f"has {layer.__name__} at '1': its gates or projections are stacked in one weight")
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.inner(x)[:, None]
+            return self.head(self.attention(y, y, y)[0][:, 0])
 
-
-def test_stacked_attention_is_refused() -> None:
-    refused(lambda w: nn.Sequential(nn.Linear(6, 8), nn.MultiheadAttention(int(8 * w), 1), nn.Linear(8, 4)),
-            "has MultiheadAttention at '1'")  # fmt: skip
+    refused(Attentive, "has 8 heads at 'attention' at width 1/4: expected 2, because other widths have fewer heads of")
 
 
 def test_a_factory_that_ignores_its_width_is_refused() -> None:
@@ -146,15 +149,6 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     refused(lambda w: nn.Sequential(nn.Linear(5, int(8 * w)), nn.Linear(int(8 * w), 4)),
             r"at width 1 cannot take a batch of shape \(6,\): RuntimeError: .*mat1 and mat2")  # fmt: skip
     for name in NAMES:
-        with pytest.raises(UserError, match=r"it needs images \(channels, height, width\), and the data has \(6,\)"):
-            Model(factory_of(name), name, (6,), 4)
-
-
-def test_a_norm_before_the_head_needs_the_argument() -> None:
-    def make(width: float) -> nn.Module:
-        h = int(16 * width)
-        return nn.Sequential(nn.Linear(6, h), nn.Linear(h, h), nn.LayerNorm(h), nn.Linear(h, 4))
-
-    own(make).check(Fraction(1, 4))
-    refused(make, "does not run with its last encoder layer '1' at full output: give its factory an argument "
-            "full_features=False that keeps that layer unpruned", full_features=True)  # fmt: skip
+        needed = "(images|sensors|tokens|a row)"
+        with pytest.raises(UserError, match=rf"it needs {needed}.*, and the data has \(1, 2, 3, 4\)"):
+            Model(factory_of(name), name, (1, 2, 3, 4), 4)

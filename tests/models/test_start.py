@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from networks import ONE, SHAPES, own, perceptron
+from networks import ONE, PAPER, SHAPES, own, perceptron
 from torch import Tensor, nn
 
 from conftest import build
@@ -14,7 +14,7 @@ from pa3dfl import methods
 from pa3dfl.deploy import tasks
 from pa3dfl.methods import assembly
 from pa3dfl.methods.problem import Task
-from pa3dfl.models import NAMES, Model, factory_of
+from pa3dfl.models import Model, factory_of
 
 QUARTER = Fraction(1, 4)
 VARIANCE = {"he": 2.0, "pytorch": 1 / 3}
@@ -31,7 +31,7 @@ def deviations(n: int) -> float:
 
 
 @pytest.mark.parametrize("rule", ["he", "pytorch"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PAPER)
 @pytest.mark.parametrize("width", [ONE, QUARTER])
 def test_every_layer_has_the_variance_of_its_rule(name: str, rule: str, width: Fraction) -> None:
     model = network(name, rule)

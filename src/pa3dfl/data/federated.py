@@ -41,6 +41,11 @@ class FederatedData:
         return self.device is not None and self.device.type != self.x.device.type
 
     @property
+    def measured(self) -> bool:
+        """Whether rows are measurements. Whole numbers that are no bytes may be tokens, and stay as they are."""
+        return self.mean is not None or self.x.is_floating_point() or self.x.dtype == torch.uint8
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
 
@@ -66,6 +71,8 @@ class FederatedData:
         return x if crops is None else crop_and_flip(x, crops.to(device)), y
 
     def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if not self.measured:
+            return x
         # A copy, so that even images of one channel, which have either layout, carry the strides of the one asked for.
         x = x.to(dtype, copy=True, memory_format=self.layout if x.ndim == 4 else torch.contiguous_format)
         if self.mean is not None and self.std is not None:

@@ -86,7 +86,7 @@ def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> 
 
 
 def features(x: np.ndarray, path: Path) -> np.ndarray:
-    """Byte images as (N, C, H, W); anything else that is numeric as float32."""
+    """Byte images as (N, C, H, W); other whole numbers, which may be tokens, as int64; anything else as float32."""
     if x.ndim < 2 or x.size == 0 or x.dtype.kind not in "fiub":
         raise UserError(f"{path} has x of shape {x.shape}, type {x.dtype}: expected numbers, a row per example")
     if x.dtype == np.uint8 and x.ndim == 3:
@@ -94,6 +94,10 @@ def features(x: np.ndarray, path: Path) -> np.ndarray:
     if x.dtype == np.uint8 and x.ndim == 4:
         channels_last = x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS
         return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels_last else x)
+    if x.dtype.kind in "iu" and x.dtype != np.uint8:
+        if x.dtype == np.uint64 and x.max() > np.iinfo(np.int64).max:
+            raise UserError(f"{path} has x with whole numbers beyond int64: save measurements as floats")
+        return x.astype(np.int64)
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is refused below
         x = x.astype(np.float32)
     if not np.isfinite(x).all():

@@ -97,7 +97,7 @@ def _multiply_adds(
     method: Method, problem: Problem, batch: int, width: Fraction, theta: Tree, fixed: Tree
 ) -> dict[str, int | None]:
     """Of the encoder by the table's convention, of the encoder in each order of the method, and of a whole step."""
-    x = torch.empty(batch, *problem.model.input_shape, device=META)
+    x = problem.model.blank(batch, META)
     y = torch.empty(batch, dtype=torch.int64, device=META)
     draws = method.draw(problem, width, generator(0, "cost"))
 

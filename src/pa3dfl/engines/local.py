@@ -1,6 +1,7 @@
 """One client's local work, which all engines share: the order of rows, the step, the choice of a model."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from fractions import Fraction
 from itertools import islice
 from typing import Self
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.randomness import generator
+from pa3dfl.core.randomness import generator, key
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines.base import Tick
 from pa3dfl.methods.base import Batch, Method, Score
@@ -19,6 +20,12 @@ from pa3dfl.methods.problem import Client, LocalTraining, Task
 TEST_BATCH = 512
 # Steps whose batches are made together, which saves calls.
 AT_ONCE = 8
+DROPOUT = "dropout/seed"
+
+
+def repeatable(method: Method, task: Task) -> bool:
+    """Whether a step may be recorded: what is dropped out is drawn anew in each."""
+    return method.capturable and not task.model.drops_out
 
 
 def order(task: Task, client: Client, rnd: int, purpose: str) -> tuple[Tensor, Tensor | None, list[int]]:
@@ -54,9 +61,12 @@ def batches(task: Task, client: Client, rnd: int, purpose: str) -> Iterator[Batc
 
 def draw(method: Method, task: Task, client: Client, rnd: int, purpose: str, step: int) -> Tree:
     """The random numbers of one step."""
+    dropout = {}
+    if task.model.drops_out:
+        dropout = {DROPOUT: torch.tensor(key(task.seed, f"{purpose}:dropout", client.id, rnd, step))}
     if type(method).draw is Method.draw:  # making a generator is slow
-        return {}
-    return method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step))
+        return dropout
+    return method.draw(task, client.width, generator(task.seed, f"{purpose}:draw", client.id, rnd, step)) | dropout
 
 
 Scaled = tuple[float, list[Tensor]]
@@ -119,7 +129,8 @@ def differentiate(
     params: list[Tensor],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The loss and its gradients."""
-    with task.arithmetic():
+    dropout = task.model.drawing(int(draws[DROPOUT])) if DROPOUT in draws else nullcontext()
+    with task.arithmetic(), dropout:
         loss = method.loss(task, width, theta, fixed, batch, draws).to(task.dtype)
     # A user's network may have unused parameters.
     gradients = torch.autograd.grad(loss, params, allow_unused=True, materialize_grads=True)

@@ -61,7 +61,8 @@ class FLANC(Method):
                 outputs, inputs = fresh[f"{layer}.weight"].shape[:2]
                 taps = math.prod(kernel)
                 # The entries of an orthogonal bank have a mean square of 1/max(R1·k², R2).
-                std = start.deviation(task.model.rule, inputs * taps) * math.sqrt(max(R1 * taps, R2) / R2)
+                calm = layer in task.model.calm
+                std = start.deviation(task.model.rule, inputs * taps, calm) * math.sqrt(max(R1 * taps, R2) / R2)
                 g = generator(task.seed, f"coef:{width}:{layer}")
                 coefficients = torch.empty(outputs, inputs // R1 * R2).normal_(0, std, generator=g)
                 tree[of(width) + COEF + layer] = coefficients

@@ -124,7 +124,7 @@ class PFedGate(Method):
 def score(gate: Tree, x: Tensor) -> Tensor:
     """The mean score of each block over a batch, in (0, 1)."""
     (in_scale, in_shift), (scale, shift), (v, m) = gate["in"], gate["out"], gate["mix"].softmax(1)
-    x = x.reshape(len(x), len(in_scale), -1)
+    x = x.to(in_scale.dtype).reshape(len(x), len(in_scale), -1)
     # Switchable norm: a learned mixture of instance, layer and batch statistics.
     axes = ((2,), (1, 2), (0, 2))
     (v0, m0), (v1, m1), (v2, m2) = (torch.var_mean(x, a, correction=0, keepdim=True) for a in axes)

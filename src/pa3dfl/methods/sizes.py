@@ -76,7 +76,7 @@ def one_client(problem: Problem, client: Client, rows: int = 0) -> Task:
     """A task of this client alone, with zeros as training data: hooks that make states ask for clients and data."""
     none, device = np.empty(0, np.int64), problem.device
     data = FederatedData(
-        torch.zeros(rows, *problem.model.input_shape, device=device),
+        problem.model.blank(rows, device),
         torch.zeros(rows, dtype=torch.int64, device=device),
         [Split(np.arange(rows), none, none)],
         problem.model.classes,

@@ -9,13 +9,18 @@ from torch.func import functional_call
 
 from pa3dfl.core.errors import UserError
 
-STACKED = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
 def normalised(network: nn.Module) -> bool:
     return any(isinstance(m, NORMS) for m in network.modules())
+
+
+def tables(network: nn.Module) -> tuple[str, ...]:
+    """Names of the embeddings."""
+    return tuple(n for n, m in network.named_modules() if isinstance(m, TABLES))
 
 
 def refuse_unfederated(name: str, network: nn.Module) -> None:
@@ -25,11 +30,6 @@ def refuse_unfederated(name: str, network: nn.Module) -> None:
                 f"model {name!r} has BatchNorm at {place!r}: batch statistics do not federate; "
                 "use GroupNorm or LayerNorm instead"
             )
-        if isinstance(m, STACKED):
-            raise UserError(
-                f"model {name!r} has {type(m).__name__} at {place!r}: its gates or projections are stacked in "
-                "one weight, whose leading rows are not a narrower layer; use convolutions and linear layers"
-            )
     for place, p in network.named_parameters():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise UserError(
@@ -38,33 +38,53 @@ def refuse_unfederated(name: str, network: nn.Module) -> None:
             )
 
 
-def layers(name: str, network: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[tuple[str, ...], str]:
-    """Names of the weighted layers in the order in which a batch meets them, and of the head."""
+def blank(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Two rows of zeros that the network can take: whole numbers if it does not take others."""
+    floats = torch.zeros(2, *shape)
+    for x in (floats, floats.long()):
+        try:
+            with torch.no_grad():
+                network(x)
+        except Exception:  # a user's network may raise anything
+            continue
+        return x
+    return floats.long() if tables(network) else floats  # neither: what is said about it comes later
+
+
+def layers(
+    name: str, network: nn.Module, x: Tensor, classes: int, stacked: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[str, ...], str]:
+    """Names of the weighted layers in the order in which a batch meets them, and of the head.
+
+    `stacked` says of which layers modules with stacked weights consist.
+    """
     met: dict[str, None] = {}
 
-    def note(layer: str) -> Callable[..., None]:
-        return lambda *_: met.update({layer: None})
+    def note(*layers: str) -> Callable[..., None]:
+        return lambda *_: met.update(dict.fromkeys(layers))
 
-    weighted = {n: m for n, m in network.named_modules() if isinstance(m, WEIGHTED)}
+    inside = {n for of in stacked.values() for n in of}
+    weighted = {n: m for n, m in network.named_modules() if isinstance(m, WEIGHTED) and n not in inside}
     hooks = [m.register_forward_hook(note(n)) for n, m in weighted.items()]
-    out = tried(name, network, {}, shape, Fraction(1))
+    hooks += [network.get_submodule(n).register_forward_hook(note(*of)) for n, of in stacked.items()]
+    out = tried(name, network, {}, x, Fraction(1))
     for h in hooks:
         h.remove()
     *encoder, head = met or [""]
-    if out.shape != (2, classes) or not encoder or not isinstance(network.get_submodule(head), nn.Linear):
+    if out.shape != (2, classes) or not encoder or not isinstance(weighted.get(head), nn.Linear):
         raise UserError(
-            f"model {name!r} maps a batch of {shape} to {tuple(out.shape)[1:]} in {len(met)} "
+            f"model {name!r} maps a batch of {tuple(x.shape[1:])} to {tuple(out.shape)[1:]} in {len(met)} "
             f"layers: expected {classes} logits from a torch.nn.Linear head after at least one other layer"
         )
-    _refuse_uncalled(name, network, [n for n in weighted if n not in met], shape)
+    _refuse_uncalled(name, network, [n for n in weighted if n not in met], x)
     return tuple(encoder), head
 
 
-def _refuse_uncalled(name: str, network: nn.Module, uncalled: list[str], shape: tuple[int, ...]) -> None:
+def _refuse_uncalled(name: str, network: nn.Module, uncalled: list[str], x: Tensor) -> None:
     """A layer that is not called may be left over, but its weight may not be used without it."""
     held = dict(network.named_parameters())
     weights = {k: held[k].detach().requires_grad_() for n in uncalled if (k := f"{n}.weight") in held}
-    out = functional_call(network, weights, (torch.zeros(2, *shape),)) if weights else None
+    out = functional_call(network, weights, (x,)) if weights else None
     if out is None or not out.requires_grad:
         return
     slopes = torch.autograd.grad(out.sum(), list(weights.values()), allow_unused=True)
@@ -76,14 +96,13 @@ def _refuse_uncalled(name: str, network: nn.Module, uncalled: list[str], shape: 
             )
 
 
-def tried(
-    name: str, network: nn.Module, params: Mapping[str, Tensor], shape: tuple[int, ...], width: Fraction
-) -> Tensor:
-    """What the network makes of two rows of zeros."""
+def tried(name: str, network: nn.Module, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
+    """What the network makes of a batch."""
     try:
         with torch.no_grad():
-            out = functional_call(network, dict(params), (torch.zeros(2, *shape),))
+            out = functional_call(network, dict(params), (x,))
     except Exception as e:  # a user's network may raise anything
+        shape = tuple(x.shape[1:])
         raise UserError(f"model {name!r} at width {width} cannot take a batch of shape {shape}: {say(e)}") from e
     if not isinstance(out, Tensor):
         raise UserError(f"model {name!r} maps a batch to a {type(out).__name__}: expected a tensor of logits")

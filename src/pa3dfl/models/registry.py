@@ -10,6 +10,7 @@ from torch import nn
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.names import MODELS as NAMES
 from pa3dfl.core.options.schema import suggest
+from pa3dfl.models import sequences
 from pa3dfl.models.cnn import cnn_cifar100, cnn_fashion
 from pa3dfl.models.resnet import resnet18_gn
 
@@ -19,6 +20,12 @@ _FACTORIES: dict[str, Factory] = {
     "cnn-fashion": cnn_fashion,
     "cnn-cifar100": cnn_cifar100,
     "resnet18-gn": resnet18_gn,
+    "lstm-text": sequences.lstm_text,
+    "transformer-text": sequences.transformer_text,
+    "transformer-sensor": sequences.transformer_sensor,
+    "cnn-sensor": sequences.cnn_sensor,
+    "vit-small": sequences.vit_small,
+    "mlp-tabular": sequences.mlp_tabular,
 }
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 DATA = ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
 PARTITIONS = ("iid", "dirichlet", "classes", "natural")
-MODELS = ("cnn-fashion", "cnn-cifar100", "resnet18-gn")
+MODELS = (
+    "cnn-fashion", "cnn-cifar100", "resnet18-gn", "vit-small", "lstm-text", "transformer-text", "transformer-sensor",
+    "cnn-sensor", "mlp-tabular",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Tape(TorchDispatchMode):
             if known:
                 self._refused = f"{func} reads values, and later operations may depend on them"
             return out  # values of constants are constant
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and not _without_dropout(func, args, kwargs):
             self._refused = f"{func} draws random numbers, so that a replay cannot be checked"
         if func is torch.ops.aten.detach.default:  # autograd's alias of the same tensor
             self._names[out] = self._text(args[0])
@@ -90,3 +90,10 @@ class Tape(TorchDispatchMode):
         if isinstance(given, (list, tuple)):
             return f"[{', '.join(self._text(g) for g in given)}]"
         return f'float("{given!r}")' if isinstance(given, float) else str(given)
+
+
+def _without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the operation is attention that could drop out entries and does not."""
+    names = [a.name for a in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return "dropout_p" in names and not given.get("dropout_p", 0.0)

@@ -100,7 +100,7 @@ class TorchScriptSteps:
         self, method: Method, task: Task, width: Fraction, theta: Tree, fixed: Tree, rate: Tensor
     ) -> local.Stepper:
         """`local.stepper` with the same results, from recordings where they exist."""
-        if not method.capturable or task.device.type != "cpu":
+        if not local.repeatable(method, task) or task.device.type != "cpu":
             return local.stepper(method, task, width, theta, fixed, rate)
         kind = self._kinds.setdefault((id(method), id(task), width, form(theta), form(fixed)), Kind(method, task))
         sgd, tensors = local.SGD.of(method, task.local, theta), (*theta.values(), *fixed.values())

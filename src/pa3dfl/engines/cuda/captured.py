@@ -26,7 +26,7 @@ class Captured(Sequential):
 
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
         method, task = work.method, work.task
-        if not method.capturable:
+        if not local.repeatable(method, task):
             return super().train(work, tick)
         received = {}
         # The longest first, so that no long one starts when the others are almost done.
@@ -60,7 +60,7 @@ class Captured(Sequential):
 
     def evaluate(self, work: Round, rules: Sequence[str], tick: Tick = silent) -> list[Score]:
         method, task = work.method, work.task
-        if not method.capturable:
+        if not local.repeatable(method, task):
             return super().evaluate(work, rules, tick)
 
         def jobs() -> Iterator[Job]:

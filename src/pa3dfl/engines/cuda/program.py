@@ -46,7 +46,8 @@ class Program:
         self.sgd = local.SGD(task.local, self.packed.groups)
         self.theta = {k: v.detach() for k, v in self.packed.tree().items()}
         longest = max(c.n for c in task.clients) * task.local.epochs
-        self.x = torch.zeros(longest, *task.data.input_shape, dtype=task.dtype, device=self.device)
+        dtype = task.dtype if task.data.measured else task.data.x.dtype
+        self.x = torch.zeros(longest, *task.data.input_shape, dtype=dtype, device=self.device)
         self.y = torch.zeros(longest, dtype=task.data.y.dtype, device=self.device)
         self.first = torch.arange(task.local.batch, device=self.device)
         self.rows = self.first.clone()  # of the next step

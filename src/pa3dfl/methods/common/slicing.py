@@ -32,14 +32,14 @@ def rolling_places(model: Model, width: Fraction, offset: int, device: torch.dev
     The window depends on T alone. Therefore an output and the input that it feeds hold the same channels, and so do
     tensors that are added to each other; no graph of the network is needed.
     """
-    whole, columns = model.shapes(Fraction(1)), columns_per_channel(model)
+    whole, units = model.shapes(Fraction(1)), model.blocks.units | columns_per_channel(model)
     places: Places = {}
     for k, shape in model.shapes(width).items():
         scaled = [d for d, (n, full) in enumerate(zip(shape, whole[k], strict=True)) if n < full]
         indexed = max(scaled, default=-1) + 1  # dimensions after the last scaled one are kept whole
         sets = []
         for d in range(indexed):
-            each = columns.get(k, 1) if d == 1 else 1
+            each = dict(enumerate(units.get(k, ()))).get(d, 1)
             rolled = window(whole[k][d] // each, shape[d] // each, offset)
             held = (rolled[:, None] * each + torch.arange(each)).flatten()
             sets.append(held.to(device).view(-1, *[1] * (indexed - 1 - d)))
@@ -75,25 +75,26 @@ def window(size: int, held: int, offset: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def columns_per_channel(model: Model) -> dict[str, int]:
-    """The number of input columns of a linear layer that belong to one channel: after convolutions, its pixels.
+def columns_per_channel(model: Model) -> dict[str, tuple[int, int]]:
+    """The number of input columns of a layer after convolutions that belong to one channel: its pixels.
 
     Features are flattened channel first, so that channel c of P pixels has the columns c·P to c·P + P − 1.
     """
     shapes = model.shapes(Fraction(1))
-    columns: dict[str, int] = {}
-    channels = 0  # of the convolution before this layer, if there is no linear layer in between
+    columns = {}
     for layer in (*model.layers, model.head):
-        outputs, inputs, *kernel = shapes[f"{layer}.weight"]
-        if channels and not kernel:
-            if inputs % channels:
-                raise UserError(
-                    f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels, and "
-                    "nothing tells which feeds which; flatten the last convolution, channel first, or choose "
-                    "a method that keeps leading channels, such as heterofl"
-                )
-            columns[f"{layer}.weight"] = inputs // channels
-        channels = outputs if kernel else 0
+        k = f"{layer}.weight"
+        by = model.blocks.fed[k].by if k in model.blocks.fed else ()
+        if not by or len(shapes[k]) > 2 or any(len(shapes[f"{n}.weight"]) < 3 for n in by):
+            continue
+        inputs, channels = shapes[k][1], max(model.outputs(n) for n in by)
+        if inputs % channels:
+            raise UserError(
+                f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels, and "
+                "nothing tells which feeds which; flatten the last convolution, channel first, or choose "
+                "a method that keeps leading channels, such as heterofl"
+            )
+        columns[k] = (model.blocks.units.get(k, (1,))[0], inputs // channels)
     return columns
 
 

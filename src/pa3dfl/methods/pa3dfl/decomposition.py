@@ -68,7 +68,10 @@ class Layout:
 
     def personal_shapes(self, width: Fraction, head: str) -> dict[str, tuple[int, ...]]:
         """These shapes and those of the local head, whose names begin with `head`."""
-        return self.v_shapes(width) | {head + k: shape for k, shape in self.head.items()}
+        return self.v_shapes(width) | {head + k: shape for k, shape in self.head_shapes(width).items()}
+
+    def head_shapes(self, width: Fraction) -> dict[str, tuple[int, ...]]:
+        return {k: self.model.shapes(width)[f"{self.model.head}.{k}"] for k in self.head}
 
     def weights(self, u: Tree, v: Tree, order: str = "recover") -> Tree:
         """Weights of the decomposed layers: plain, or as factors that the layers apply by `order`."""

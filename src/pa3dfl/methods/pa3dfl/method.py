@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch.nn.functional as F
 from torch import Tensor
 
-from pa3dfl.core.tree import Tree, lerp, put, take
+from pa3dfl.core.tree import Tree, leading, lerp, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.contraction import ORDERS
 from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output
@@ -76,7 +76,7 @@ class Pa3dFL(Method):
         ]
 
     def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
-        return down, global_head(self, problem)
+        return down, head_at(self, problem, client.width)
 
     def loss(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree, batch: Batch, draws: Tree) -> Tensor:
         x, y = batch
@@ -136,13 +136,13 @@ def hypernetwork(m: Pa3dFL, problem: Problem) -> HyperNetwork:
     outputs, rule = {}, problem.model.rule
     for layer in layout(m, problem).layers:
         # θ_u has variance 1/R2, so that the recovered weight has the deviation of θ_v.
-        std = start.deviation(rule, layer.taps * layer.inputs)
+        std = start.deviation(rule, layer.taps * layer.inputs, layer.name in problem.model.calm)
         if layer.name == problem.model.layers[-1] and not feature_norms(problem.model):
             std *= feature_gain(m, problem)
         outputs[layer.name] = Output(layer.v_shape(), std)
     head = layout(m, problem).head
     features = head["weight"][1]
-    outputs[HEAD + "weight"] = Output(head["weight"], start.deviation(rule, features, head=True))
+    outputs[HEAD + "weight"] = Output(head["weight"], start.deviation(rule, features, calm=True))
     if "bias" in head:
         outputs[HEAD + "bias"] = Output(head["bias"], start.bias_deviation(rule, features))
     return HyperNetwork(outputs, m.embedding, m.hidden, m.depth, m.tau, m.tau_min, m.hn_lr, m.hn_encoder_lr, m.hn_clip)
@@ -153,3 +153,9 @@ def global_head(method: Pa3dFL, problem: Problem) -> Tree:
     """The frozen head: a function of the seed, so that each client makes it and nobody sends it."""
     head = general.random_head(layout(method, problem).head, method.head_scale, problem.seed)
     return {k: v.to(problem.device, problem.dtype) for k, v in head.items()}
+
+
+def head_at(method: Pa3dFL, problem: Problem, width: Fraction) -> Tree:
+    """The frozen head's columns for a client's features: all, unless the last encoder layer must be narrow."""
+    shapes, head = layout(method, problem).head_shapes(width), global_head(method, problem)
+    return {k: leading(v, shapes[k]) for k, v in head.items()}

@@ -39,6 +39,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, put, take
@@ -119,7 +120,7 @@ class TailorFL(Method):
         server[LAST][client.id] = first.tree[IMPORTANCE + task.model.layers[-1]]
         for group in personal_groups(task):
             members = channels(task.model).layers[group]
-            score = torch.stack([first.tree[IMPORTANCE + n].square() for n in members]).sum(0)
+            score = by_channel(task, group, torch.stack([first.tree[IMPORTANCE + n].square() for n in members]).sum(0))
             server[MASK + group][client.id] = top(score, kept(task, client)[group])
 
     def _swap(self, task: Task, server: Tree) -> None:
@@ -163,14 +164,14 @@ def batches(method: TailorFL, task: Task, client: Client) -> list[Batch]:
 
 def personal_groups(problem: Problem) -> list[str]:
     """The groups in the second half of the layers, where clients differ; a group is where its first layer is."""
-    order = problem.model.layers
-    return [g for g in channels(problem.model).layers if order.index(g) >= len(order) // 2]
+    late = problem.model.layers[len(problem.model.layers) // 2 :]
+    return [g for g in channels(problem.model).layers if g in late]
 
 
 def kept(problem: Problem, client: Client) -> dict[str, int]:
     """The number of channels that a client holds, by group."""
-    shapes = problem.model.shapes(client.width)
-    return {g: shapes[f"{g}.weight"][0] for g in channels(problem.model).layers}
+    shapes, known = problem.model.shapes(client.width), channels(problem.model)
+    return {g: shapes[f"{g}.weight"][g in problem.model.tables] // known.units[g] for g in known.layers}
 
 
 def places_of(problem: Problem, server: Tree, client: Client) -> Places:
@@ -187,9 +188,15 @@ def by_weight(task: Task, model: Tree, groups: Sequence[str]) -> Tree:
     masks = {}
     for group in groups:
         members = channels(task.model).layers[group]
-        score = torch.stack([model[f"{n}.weight"].flatten(1).square().sum(1) for n in members]).sum(0)
+        rows = [model[f"{n}.weight"].T if n in task.model.tables else model[f"{n}.weight"] for n in members]
+        score = by_channel(task, group, torch.stack([w.flatten(1).square().sum(1) for w in rows]).sum(0))
         masks[group] = torch.stack([top(score, kept(task, c)[group]) for c in task.clients])
     return masks
+
+
+def by_channel(problem: Problem, group: str, scores: Tensor) -> Tensor:
+    """Scores of outputs that belong together, summed."""
+    return scores.view(-1, channels(problem.model).units[group]).sum(1)
 
 
 def scaled(factors: dict[str, float], tree: Tree) -> Tree:

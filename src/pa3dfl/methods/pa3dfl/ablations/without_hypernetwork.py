@@ -14,7 +14,7 @@ from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree, leading, put, take
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl import general
-from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V, global_head, hypernetwork, layout
+from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V, head_at, hypernetwork, layout
 from pa3dfl.methods.problem import Client, Problem, Task
 
 
@@ -39,7 +39,7 @@ class WithoutHyperNetwork(Pa3dFL):
 
     def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         # Sorted: a tree from a checkpoint may have another order.
-        return down | put(V, dict(sorted(private.items()))), global_head(self, problem)
+        return down | put(V, dict(sorted(private.items()))), head_at(self, problem, client.width)
 
     def finish(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
         return {k: v for k, v in theta.items() if not k.startswith(V)}, take(V, theta)

@@ -1,0 +1,78 @@
+"""Which dimensions of which parameters consist of blocks that shrink each by itself.
+
+Heads of attention, the two directions of a recurrent layer, and the positions of a sequence that was flattened: a
+narrow client has the leading entries of every block. Convolutions are flattened channel first, so that their leading
+entries are the leading channels already.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pa3dfl.models.parts import Orders, Stacks, of_heads
+from pa3dfl.models.tracing import Fed, trace
+
+if TYPE_CHECKING:
+    from pa3dfl.models.width import Model
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Blocks(NamedTuple):
+    orders: Orders
+    """How many blocks each leading dimension of an entry has."""
+    units: Orders
+    """How many consecutive entries belong together: a method takes all of them or none."""
+    fed: dict[str, Fed]
+
+
+def head_blocks(stacks: Stacks, narrow: Stacks | None, shapes: Shapes) -> Blocks:
+    """Heads shrink, all of them alike; or whole heads are dropped, if a narrow network has fewer."""
+    orders: Orders = {}
+    units: Orders = {}
+    for module, heads in stacks.heads.items():
+        if narrow is None or narrow.heads[module] == heads:
+            orders |= of_heads(module, heads)
+            units |= of_heads(module, heads)
+        else:
+            size = shapes[f"{stacks.layers[module][-1]}.weight"][1] // heads
+            units |= of_heads(module, size)
+    return Blocks(orders, units, {})
+
+
+def all_blocks(model: "Model", heads: Blocks, run: Callable[[Mapping[str, Tensor]], Tensor]) -> Blocks:
+    """Heads, and what becomes known by following a batch through the network."""
+    shapes = model.full_shapes
+    with torch.enable_grad():
+        params = {k: torch.zeros(s).requires_grad_() for k, s in shapes.items()}
+        try:
+            out = run(params)
+        except Exception:  # a user's network may raise anything; then nothing is known of it
+            return heads
+    fed = trace(out, params, (*model.tables, *model.layers))
+    for bound in model.stacks.bound:  # a recurrent layer takes its own outputs, which may be projected
+        for name in bound:
+            module, hidden, rest = name.partition(".hh")
+            if hidden:
+                projection = f"{module}.hr{rest.partition('.')[0]}"
+                own = [projection] if f"{projection}.weight" in shapes else bound
+                fed[f"{name}.weight"] = Fed(frozenset(own), False)
+    orders, units = dict(heads.orders), dict(heads.units)
+    for k, (by, _) in fed.items():
+        sizes = {model.outputs(n) for n in by}
+        if len(sizes) != 1 or all(len(shapes[f"{n}.weight"]) > 2 for n in by):
+            continue
+        [size] = sizes
+        for d in model.takes(k):
+            n = shapes[k][d]
+            if n > size and n % size == 0:
+                orders[k], units[k] = (with_blocks(of.get(k, ()), d, n // size) for of in (orders, units))
+    return Blocks(orders, units, fed)
+
+
+def with_blocks(known: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
+    sizes = [*known, *[1] * (dim + 1 - len(known))]
+    sizes[dim] = n
+    return tuple(sizes)

@@ -1,0 +1,39 @@
+"""What a network must be at every width, given what it is at full width."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from pa3dfl.core.errors import UserError
+from pa3dfl.models.blocks import Blocks, Shapes
+from pa3dfl.models.parts import Stacks
+
+
+def shapes_at(name: str, width: Fraction, shapes: Shapes, full: Shapes) -> None:
+    """Every size is that of the full network, or its share of it."""
+    if shapes.keys() != full.keys():
+        raise UserError(
+            f"model {name!r} has other parameters at width {width} than at 1: a width may change "
+            "the sizes of layers, not which layers there are"
+        )
+    for k, shape in shapes.items():
+        for d, (n, whole) in enumerate(zip(shape, full[k], strict=True)):
+            if n != whole and n != whole * width:
+                raise UserError(
+                    f"model {name!r}: dimension {d} of {k} is {whole} wide, and {whole} × {width} = "
+                    f"{float(whole * width):g} (the factory made {n}); make it a multiple of "
+                    f"{width.denominator} or choose a larger p_min"
+                )
+
+
+def heads_at(name: str, width: Fraction, heads: Mapping[str, int], stacks: Stacks, blocks: Blocks) -> None:
+    """As many as at full width, or their share of them, at all widths alike."""
+    for module, n in heads.items():
+        whole = stacks.heads[module]
+        drop = f"{stacks.layers[module][-1]}.weight" not in blocks.orders
+        expected = whole * width if drop else whole
+        if n != expected:
+            how = "fewer heads of one size" if drop else "as many smaller heads"
+            raise UserError(
+                f"model {name!r} has {n} heads at {module!r} at width {width}: expected {float(expected):g}, "
+                f"because other widths have {how}"
+            )

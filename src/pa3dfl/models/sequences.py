@@ -1,0 +1,111 @@
+"""Networks for text, sensors and tables. Hidden sizes are multiples of 16, so that sixteenths are whole."""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+# Tokens: bytes, unless there are more classes, which are then the vocabulary too.
+VOCABULARY = 256
+
+
+class LSTMText(nn.Module):
+    """Tokens, two recurrent layers; the last output decides."""
+
+    def __init__(self, width: float, num_classes: int) -> None:
+        super().__init__()
+        h = int(128 * width)
+        self.embedding = nn.Embedding(max(VOCABULARY, num_classes), h)
+        self.lstm = nn.LSTM(h, h, 2, batch_first=True)
+        self.head = nn.Linear(h, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+
+
+class Transformer(nn.Module):
+    """What `first` makes of a batch (rows, positions, features), with learned positions; the mean decides."""
+
+    def __init__(self, first: nn.Module, positions: int, e: int, depth: int, num_classes: int) -> None:
+        super().__init__()
+        self.first = first
+        self.position = nn.Parameter(0.02 * torch.randn(1, positions, e))
+        layer = nn.TransformerEncoderLayer(e, 4, 2 * e, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, depth, nn.LayerNorm(e), enable_nested_tensor=False)
+        self.head = nn.Linear(e, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.first(x) + self.position).mean(1))
+
+
+class Patches(nn.Module):
+    """What a convolution makes of the pieces of an image or of a signal, as a sequence."""
+
+    def __init__(self, project: nn.Module) -> None:
+        super().__init__()
+        self.project = project
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(x).flatten(2).transpose(1, 2)
+
+
+class Sensors(nn.Module):
+    """One-dimensional convolutions over time."""
+
+    def __init__(self, width: float, channels: int, num_classes: int) -> None:
+        super().__init__()
+        a, b = int(64 * width), int(128 * width)
+        self.encoder = nn.Sequential(
+            nn.Conv1d(channels, a, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2),
+            nn.Conv1d(a, b, 5, padding=2), nn.ReLU(), nn.AdaptiveAvgPool1d(4),
+            nn.Flatten(), nn.Linear(4 * b, b), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(b, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x))
+
+
+def lstm_text(width: float, input_shape: tuple[int, ...] = (80,), num_classes: int = 80) -> nn.Module:
+    _expect(input_shape, 1, "tokens (positions)")
+    return LSTMText(width, num_classes)
+
+
+def transformer_text(width: float, input_shape: tuple[int, ...] = (80,), num_classes: int = 80) -> nn.Module:
+    _expect(input_shape, 1, "tokens (positions)")
+    e = int(128 * width)
+    return Transformer(nn.Embedding(max(VOCABULARY, num_classes), e), input_shape[0], e, 2, num_classes)
+
+
+def transformer_sensor(width: float, input_shape: tuple[int, ...] = (6, 128), num_classes: int = 12) -> nn.Module:
+    """Eight moments are one position."""
+    _expect(input_shape, 2, "sensors (channels, moments)")
+    e, (channels, moments) = int(64 * width), input_shape
+    piece = min(8, moments)
+    return Transformer(Patches(nn.Conv1d(channels, e, piece, piece)), moments // piece, e, 2, num_classes)
+
+
+def cnn_sensor(width: float, input_shape: tuple[int, ...] = (6, 128), num_classes: int = 12) -> nn.Module:
+    _expect(input_shape, 2, "sensors (channels, moments)")
+    return Sensors(width, input_shape[0], num_classes)
+
+
+def vit_small(width: float, input_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10) -> nn.Module:
+    _expect(input_shape, 3, "images (channels, height, width)")
+    e, (channels, height, broad) = int(128 * width), input_shape
+    side = min(4, height, broad)
+    return Transformer(
+        Patches(nn.Conv2d(channels, e, side, side)), (height // side) * (broad // side), e, 4, num_classes
+    )
+
+
+def mlp_tabular(width: float, input_shape: tuple[int, ...] = (16,), num_classes: int = 2) -> nn.Module:
+    _expect(input_shape, 1, "a row of numbers")
+    a, b = int(256 * width), int(128 * width)
+    layers = OrderedDict(first=nn.Linear(input_shape[0], a), relu1=nn.ReLU(), second=nn.Linear(a, b), relu2=nn.ReLU())
+    return nn.Sequential(layers | {"head": nn.Linear(b, num_classes)})
+
+
+def _expect(shape: tuple[int, ...], dimensions: int, what: str) -> None:
+    if len(shape) != dimensions:
+        raise ValueError(f"it needs {what}, and the data has {shape}")

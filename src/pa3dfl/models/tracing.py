@@ -1,0 +1,72 @@
+"""Which layers feed which parameters, read off one backward graph."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Fed(NamedTuple):
+    """What a parameter meets in a batch: outputs of these layers, maybe side by side."""
+
+    by: frozenset[str]
+    concatenated: bool
+
+
+def trace(out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) -> dict[str, Fed]:
+    """By parameter that `out` depends on; `layers` are names whose `.weight` puts out channels of its own."""
+    used = _applications(out.grad_fn, {id(v): k for k, v in params.items()})
+    layers_at: dict[Any, set[str]] = {}
+    for layer in layers:
+        for node in used.get(f"{layer}.weight", ()):
+            layers_at.setdefault(node, set()).add(layer)
+    fed = {}
+    for k, nodes in used.items():
+        found = [_sources(node, layers_at) for node in nodes]
+        fed[k] = Fed(frozenset().union(*(f.by for f in found)), any(f.concatenated for f in found))
+    return fed
+
+
+def _applications(root: Any, names: dict[int, str]) -> dict[str, list[Any]]:
+    """The nodes of the graph in which each parameter meets a batch."""
+    used: dict[str, list[Any]] = {}
+    stack: list[tuple[Any, Any]] = [(root, None)]
+    seen = set()
+    while stack:
+        node, user = stack.pop()  # a parameter that is only reshaped or stacked has the user of the result
+        if hasattr(node, "variable"):
+            if id(node.variable) in names:
+                used.setdefault(names[id(node.variable)], []).append(user)
+        elif (node, user) not in seen:
+            seen.add((node, user))
+            through = _of_parameters(node)
+            stack += [(child, user if through else node) for child, _ in node.next_functions if child is not None]
+    return used
+
+
+def _of_parameters(node: Any) -> bool:
+    """Whether a node is a parameter that is reshaped, or several that are stacked."""
+    while len(node.next_functions) == 1 and "Embedding" not in node.name():
+        node = node.next_functions[0][0]
+        if node is None:
+            return False
+    if hasattr(node, "variable"):
+        return True
+    return "Cat" in node.name() and all(c is not None and _of_parameters(c) for c, _ in node.next_functions)
+
+
+def _sources(node: Any, layers_at: dict[Any, set[str]]) -> Fed:
+    """The layers whose outputs reach a node without passing through another layer."""
+    found: set[str] = set()
+    stack, seen, concatenated = [node], {node}, False
+    while stack:
+        for child, _ in stack.pop().next_functions:
+            if child is None or child in seen or _of_parameters(child):
+                continue
+            seen.add(child)
+            concatenated |= "Cat" in child.name()
+            if child in layers_at:
+                found |= layers_at[child]
+            else:
+                stack.append(child)
+    return Fed(frozenset(found), concatenated)

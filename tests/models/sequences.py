@@ -1,0 +1,59 @@
+"""Networks for sequences, as somebody writes them who knows nothing of this package."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+TOKENS, LENGTH = 12, 6
+
+
+class Recurrent(nn.Module):
+    """Tokens, a recurrent network, and what it says last or at every position."""
+
+    def __init__(self, kind: type[nn.RNNBase], width: float, hidden: int = 16, flat: bool = False, **how: Any) -> None:
+        super().__init__()
+        h = int(hidden * width)
+        if "proj_size" in how:
+            how["proj_size"] = int(how["proj_size"] * width)
+        self.embedding = nn.Embedding(TOKENS, h)
+        self.rnn = kind(h, h, batch_first=True, **how)
+        out = (how.get("proj_size") or h) * (2 if how.get("bidirectional") else 1)
+        self.norm = nn.LayerNorm(out)
+        self.head = nn.Linear(out * (LENGTH if flat else 1), 4)
+        self.flat = flat
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.rnn(self.embedding(x))[0])
+        return self.head(y.flatten(1) if self.flat else y[:, -1])
+
+
+class Transformer(nn.Module):
+    """Tokens with positions, a class token, and two layers of PyTorch's encoder."""
+
+    def __init__(self, width: float, dim: int = 32, heads: int = 2, drop_heads: bool = False, **how: Any) -> None:
+        super().__init__()
+        e = int(dim * width)
+        heads = int(heads * width) if drop_heads else heads
+        self.embedding = nn.Embedding(TOKENS, e)
+        self.position = nn.Parameter(0.02 * torch.randn(1, LENGTH + 1, e))
+        self.token = nn.Parameter(torch.zeros(1, 1, e))
+        layer = nn.TransformerEncoderLayer(e, heads, 2 * e, dropout=0.0, batch_first=True, **how)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(e, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cat([self.token.expand(len(x), -1, -1), self.embedding(x)], 1) + self.position
+        return self.head(self.encoder(y)[:, 0])
+
+
+def lstm(width: float) -> nn.Module:
+    return Recurrent(nn.LSTM, width, num_layers=2, bidirectional=True)
+
+
+def gru(width: float) -> nn.Module:
+    return Recurrent(nn.GRU, width)
+
+
+def transformer(width: float) -> nn.Module:
+    return Transformer(width)
