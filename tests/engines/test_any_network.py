@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import recorder
+from graphs import graph_stream
 from loopback import Nodes
 
 from conftest import build, run
@@ -15,7 +15,7 @@ from pa3dfl.core.tree import nbytes
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Round
 from pa3dfl.engines.cost import cost
-from pa3dfl.engines.cpu import recorded
+from pa3dfl.engines.cpu import torchscript
 from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.engines.cuda import memory, program
 from pa3dfl.engines.cuda.captured import Captured
@@ -66,10 +66,10 @@ def test_all_methods_train_it(name: str, network: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", ["fedavg", "pa3dfl", "flanc"])
 def test_engines_agree(
-    name: str, network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(recorded, "OFTEN", 2)
-    monkeypatch.setattr(program, "Recorder", recorder)
+    monkeypatch.setattr(torchscript, "OFTEN", 2)
+    monkeypatch.setattr(program, "GraphStream", graph_stream)
     monkeypatch.setattr(memory, "free_memory", lambda device: 1 << 40)
     method = methods.find(name)()
     task = task_of(method, network)
@@ -85,4 +85,4 @@ def test_engines_agree(
             for k, v in ours.tree.items():
                 torch.testing.assert_close(theirs.tree[k], v, rtol=0, atol=1e-11, msg=f"{engine_name} {k}")
         engine.close()
-    assert not capsys.readouterr().err, "all steps were recorded"
+    assert not caplog.records, "all steps were recorded"

@@ -29,14 +29,14 @@ def of_step(method: Method, task: Task, client: Client, down: Tree) -> int | Non
     """Forward multiply-adds of one local step of a client; None for a network that cannot run without contents."""
     width, batch = client.width, task.local.batch
     none = np.empty(0, np.int64)
-    x = torch.empty(batch, *task.model.input_shape, device=META)
+    x = task.model.blank(batch, META)
     y = torch.empty(batch, dtype=torch.int64, device=META)
     data = FederatedData(x, y, [Split(none, none, none)], task.model.classes, None, None, augment=False)
     blank = replace(task, data=data, clients=[replace(client, id=0)], device=META, compute=None)
     try:
         start = method.begin(task, client, down, method.init_client(task, client))
         theta, fixed = (on_meta(tree) for tree in start)
-        noise = method.draw(task, width, generator(0, "cost"))
-        return count_of(lambda: method.loss(blank, Fraction(width), theta, fixed, (x, y), noise))
+        draws = method.draw(task, width, generator(0, "cost"))
+        return count_of(lambda: method.loss(blank, Fraction(width), theta, fixed, (x, y), draws))
     except (RuntimeError, NotImplementedError):
         return None

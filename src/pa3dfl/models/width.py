@@ -159,14 +159,14 @@ class Model:
         """The network, its encoder and its shapes."""
         networks = self._networks.by_width
         if width not in networks:
-            # What a factory draws may not shift the draws of the step that needs the network first.
+            # A factory draws random numbers, and so does a trial with dropout: neither may shift the draws of a step.
             with self._building, torch.random.fork_rng(devices=[]):
                 module = self._build(width)
-            shapes = self._shapes(module)
-            checks.shapes_at(self.name, width, shapes, self.full_shapes)
-            checks.heads_at(self.name, width, parts.stacks(module).heads, self.stacks, self.blocks)
-            if self.full_features and not self._offers("full_features"):
-                shapes = self._widened(width, module, shapes)
+                shapes = self._shapes(module)
+                checks.shapes_at(self.name, width, shapes, self.full_shapes)
+                checks.heads_at(self.name, width, parts.stacks(module).heads, self.stacks, self.blocks)
+                if self.full_features and not self._offers("full_features"):
+                    shapes = self._widened(width, module, shapes)
             encoder = copy.deepcopy(module)
             encoder.set_submodule(self.head, nn.Identity())
             how = (self.stacks.keys, self.blocks.orders)
