@@ -176,13 +176,13 @@ def test_the_plan_as_json_after_its_runs(capsys: Capture) -> None:
 
 
 def test_a_budget_stops_in_the_middle_of_a_run_and_the_next_call_goes_on(capsys: Capture) -> None:
-    words = ["--methods", "fedavg", "--rounds", "60", "--eval-every", "60"]
-    assert cli.main([*OVERALL, *words, "--budget", "0.02"]) == 0
+    words = ["--methods", "fedavg", "--rounds", "300", "--eval-every", "300"]
+    assert cli.main([*OVERALL, *words, "--budget", "0.01"]) == 0
     assert "the budget is spent" in capsys.readouterr().err
     assert states(capsys, *words) == {"fedavg": "begun"}
     assert cli.main([*OVERALL, *words]) == 0
     [record] = results()
-    assert (record["rounds"], record["curve"][-1]["round"]) == (60, 60)
+    assert (record["rounds"], record["curve"][-1]["round"]) == (300, 300)
 
 
 def test_an_estimate_counts_rounds_and_tests() -> None:
