@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.data.partition import KINDS, label_counts, partition, split
+from pa3dfl.core.options.names import PARTITIONS as KINDS
+from pa3dfl.data.partition import label_counts, partition, split
 
 
 def cut(

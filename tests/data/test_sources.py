@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from written import CIFAR, FLAT, ROWS, Files, message, npz, write
 
+from pa3dfl.core.options.names import DATA as NAMES
 from pa3dfl.data import sources
-from pa3dfl.data.sources import NAMES, available, load, places
+from pa3dfl.data.sources import available, load, places
 
 FASHION = np.random.default_rng(0).integers(0, 256, (ROWS, 28, 28), dtype=np.uint8)
 Y = np.arange(ROWS, dtype=np.uint8)

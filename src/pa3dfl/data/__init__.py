@@ -1,8 +1,10 @@
 """Data: files in, a federation's tensors out."""
 
+from pa3dfl.core.options.names import DATA as NAMES
+from pa3dfl.core.options.names import PARTITIONS as KINDS
 from pa3dfl.data.federated import FederatedData, federate, histogram, mean_and_std, scaled
-from pa3dfl.data.partition import KINDS, Split, Splits, label_counts, partition, split, split_one
-from pa3dfl.data.sources import NAMES, Arrays, available, load, load_own
+from pa3dfl.data.partition import Split, Splits, label_counts, partition, split, split_one
+from pa3dfl.data.sources import Arrays, available, load, load_own
 
 __all__ = [
     "KINDS",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.names import PARTITIONS as KINDS
+from pa3dfl.core.options.names import PARTITIONS
 from pa3dfl.core.randomness import numpy_generator
 
 
@@ -45,7 +45,7 @@ def partition(
         return _cut(y, _dirichlet_shares(y, clients, alpha, rng), rng)
     if kind == "classes":
         return _cut(y, _dealt_shares(int(y.max()) + 1, clients, classes_per_client, rng), rng)
-    raise UserError(f"unknown partition {kind!r}: expected one of {', '.join(KINDS)}")
+    raise UserError(f"unknown partition {kind!r}: expected one of {', '.join(PARTITIONS)}")
 
 
 # Splits that are kept because they will be asked for again.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.names import DATA as NAMES
+from pa3dfl.core.options.names import DATA
 from pa3dfl.core.options.schema import suggest
 from pa3dfl.data.download import Published, cache, fetch_all
 from pa3dfl.data.files import (
@@ -87,7 +87,7 @@ def _npz(name: str) -> Layout:
     return Layout(f"{name}.npz", ("x_train", "y_train"), _read_train, published=False)
 
 
-def _cifar(folder: str, archive: str, files: tuple[str, ...], read: Callable, **how: Any) -> list[Layout]:
+def _cifar(folder: str, archive: str, files: tuple[str, ...], read: Callable[..., Any], **how: Any) -> list[Layout]:
     """The unpacked folder, and the archive that it came from."""
     packed = tuple(f"{folder}/{file}" for file in files)
     reader = partial(read, **how)
@@ -244,8 +244,8 @@ def load_own(path: Path) -> Arrays:
 def _load_user(data: str) -> Arrays:
     path = Path(os.path.expanduser(data))  # which, unlike pathlib's, leaves an unknown ~user as it is
     if path.suffix != ".npz":
-        guess = suggest(data.lower(), NAMES)
-        raise UserError(f"unknown data {data!r}{guess and ', '}{guess}: expected {_list(NAMES)}, or the path of a .npz")
+        guess = suggest(data.lower(), DATA)
+        raise UserError(f"unknown data {data!r}{guess and ', '}{guess}: expected {_list(DATA)}, or the path of a .npz")
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path}: expected a .npz with arrays x, y and optionally client")
     arrays = load_own(path)

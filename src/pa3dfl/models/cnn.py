@@ -62,7 +62,8 @@ class TwoLayerCNN(nn.Module):
         x = F.relu(self.conv1(x))
         x = F.relu(self.conv2(x))
         x = F.relu(self.fc1(x.flatten(1)))
-        return self.head(F.relu(self.fc2(x)))
+        out: Tensor = self.head(F.relu(self.fc2(x)))
+        return out
 
 
 def cnn_fashion(

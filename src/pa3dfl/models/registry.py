@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import nn
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.names import MODELS as NAMES
+from pa3dfl.core.options.names import MODELS
 from pa3dfl.core.options.schema import suggest
 from pa3dfl.models import sequences
 from pa3dfl.models.cnn import cnn_cifar100, cnn_fashion
@@ -33,8 +33,8 @@ def factory_of(name: str) -> Factory:
     if name in _FACTORIES:
         return _FACTORIES[name]
     if ":" not in name:
-        hint = suggest(name, NAMES, "your own is given as package.module:factory")
-        raise UserError(f"unknown model {name!r}: expected one of {', '.join(NAMES)}; {hint}")
+        hint = suggest(name, MODELS, "your own is given as package.module:factory")
+        raise UserError(f"unknown model {name!r}: expected one of {', '.join(MODELS)}; {hint}")
     return import_object(name, "model")
 
 
@@ -52,4 +52,5 @@ def import_object(path: str, what: str) -> Callable[..., nn.Module]:
         ) from e
     if not callable(found):
         raise UserError(f"{what} {path!r} is a {type(found).__name__}: expected a callable that takes a width")
-    return found
+    made: Factory = found
+    return made

@@ -48,7 +48,8 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.max_pool2d(F.relu(self.norm1(self.conv1(x))), 3, 2, padding=1)
-        return self.head(self.blocks(x).mean((2, 3)))
+        out: Tensor = self.head(self.blocks(x).mean((2, 3)))
+        return out
 
 
 def resnet18_gn(

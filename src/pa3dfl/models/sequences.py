@@ -20,7 +20,8 @@ class LSTMText(nn.Module):
         self.head = nn.Linear(h, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+        out: Tensor = self.head(self.lstm(self.embedding(x))[0][:, -1])
+        return out
 
 
 class Transformer(nn.Module):
@@ -35,7 +36,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(e, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(self.first(x) + self.position).mean(1))
+        out: Tensor = self.head(self.encoder(self.first(x) + self.position).mean(1))
+        return out
 
 
 class Patches(nn.Module):
@@ -46,7 +48,8 @@ class Patches(nn.Module):
         self.project = project
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.project(x).flatten(2).transpose(1, 2)
+        out: Tensor = self.project(x).flatten(2).transpose(1, 2)
+        return out
 
 
 class Sensors(nn.Module):
@@ -63,7 +66,8 @@ class Sensors(nn.Module):
         self.head = nn.Linear(b, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x))
+        out: Tensor = self.head(self.encoder(x))
+        return out
 
 
 def lstm_text(width: float, input_shape: tuple[int, ...] = (80,), num_classes: int = 80) -> nn.Module:

@@ -20,7 +20,8 @@ from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments.reproduce import machine, records
 from pa3dfl.experiments.reproduce.drawing import legend, panels, plot, save
 from pa3dfl.methods import assembly
-from pa3dfl.methods.pa3dfl.method import HN, Pa3dFL, U
+from pa3dfl.methods.pa3dfl.general import U
+from pa3dfl.methods.pa3dfl.method import HN, Pa3dFL
 from pa3dfl.methods.problem import Task
 
 CLIENTS, ROWS, ROUNDS = 8, 20, 60

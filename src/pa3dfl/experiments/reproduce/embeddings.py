@@ -81,4 +81,5 @@ def plane(encoded: np.ndarray) -> np.ndarray:
     centred = encoded - encoded.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     axes = axes[:2] * np.sign(axes[:2][np.arange(2), np.abs(axes[:2]).argmax(1)])[:, None]
-    return centred @ axes.T
+    projected: np.ndarray = centred @ axes.T
+    return projected

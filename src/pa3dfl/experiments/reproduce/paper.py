@@ -16,7 +16,8 @@ RATIOS = (Fraction(1, 256), Fraction(1, 64), Fraction(1, 4), Fraction(1))
 
 @functools.cache
 def numbers() -> dict[str, Any]:
-    return yaml.safe_load((resources.files(__package__) / "paper.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "paper.yaml").read_text())
+    return found
 
 
 def accuracy(data: str, setting: str, method: str, model: str) -> tuple[float, float] | None:
@@ -29,7 +30,8 @@ def accuracy(data: str, setting: str, method: str, model: str) -> tuple[float, f
 
 def rounds(data: str) -> int | None:
     """How long the paper trained; None for data that it does not have."""
-    return numbers()["rounds"].get(data)
+    rounds: dict[str, int] = numbers()["rounds"]
+    return rounds.get(data)
 
 
 def full(data: str) -> int:

@@ -169,6 +169,7 @@ def read(path: Path) -> Record | None:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text())
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
     except ValueError as e:
         raise UserError(f"{path} is not valid JSON ({e}): remove it, and its cell will be recorded again") from None

@@ -87,4 +87,5 @@ class Paces:
             known = (records.read(self.folder / f"{name}.json") or {}) | {case: pace}
             with contextlib.suppress(OSError):
                 records.write(known, self.folder, name)
-        return known[case]
+        found: Mapping[str, float] = known[case]
+        return found

@@ -98,7 +98,7 @@ def sample(ids: list[int]) -> list[int]:
 
 def grouped(counts: np.ndarray) -> list[int]:
     group = np.arange(len(counts)) * min(GROUPS, len(counts)) // len(counts)
-    return np.bincount(group, counts).astype(int).tolist()
+    return [int(n) for n in np.bincount(group, counts)]
 
 
 def best_round(run: RunData, rounds: list[dict[str, Any]]) -> int | None:

@@ -43,14 +43,16 @@ def network(history: list[tuple[int, dict[str, np.ndarray]]], ids: list[int]) ->
 
 def cosines(encoded: np.ndarray) -> np.ndarray:
     unit = encoded / np.maximum(np.linalg.norm(encoded, axis=1, keepdims=True), 1e-12)
-    return unit @ unit.T
+    similar: np.ndarray = unit @ unit.T
+    return similar
 
 
 def clustered(similarity: np.ndarray) -> list[int]:
     """An order that puts similar clients side by side: by the second eigenvector of the graph Laplacian."""
     weights = np.exp(4 * similarity)
     laplacian = np.diag(weights.sum(1)) - weights
-    return np.argsort(np.linalg.eigh(laplacian)[1][:, min(1, len(weights) - 1)], kind="stable").tolist()
+    order = np.argsort(np.linalg.eigh(laplacian)[1][:, min(1, len(weights) - 1)], kind="stable")
+    return [int(i) for i in order]
 
 
 def packed(similarity: np.ndarray) -> str:
