@@ -10,8 +10,8 @@ from typing import Any
 DATA = ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
 PARTITIONS = ("iid", "dirichlet", "classes", "natural")
 MODELS = (
-    "cnn-fashion", "cnn-cifar100", "resnet18-gn", "vit-small", "lstm-text", "transformer-text", "transformer-sensor",
-    "cnn-sensor", "mlp-tabular",
+    "cnn-fashion", "cnn-cifar100", "resnet18-gn", "lstm-text", "transformer-text", "transformer-sensor", "cnn-sensor",
+    "vit-small", "mlp-tabular",
 )  # fmt: skip
 
 
