@@ -31,7 +31,7 @@ PA3DFL = assembly.option_fields(methods.find("pa3dfl"))
 def test_the_data_brings_its_presets(
     data: str, model: str, partition: str | None, rounds: int, lr: float, classes: int, augment: bool
 ) -> None:
-    c = resolve({"data": data}, PA3DFL)
+    c = resolve({"data": data, "preset": "paper"}, PA3DFL)
     assert (c.model, c.partition, c.rounds, c.lr) == (model, partition, rounds, lr)
     assert (c.classes_per_client, c.augment, c.dirichlet_alpha) == (classes, augment, 1.0)
     assert (c.epochs, c.batch, c.per_round, c.lr_decay, c.weight_decay, c.clip_norm) == (5, 50, 20, 0.998, 5e-4, 10.0)
@@ -41,7 +41,7 @@ def test_method_over_data_setting_over_method_file_over_setting_flags_over_file(
     """Each layer wins over those before it: data < method < setting < file < flags."""
     file = tmp_path / "run.yaml"
     file.write_text("lr: 0.3\nrounds: 7\n")
-    fashion, cifar10 = {"data": "fashion-mnist"}, {"data": "cifar10"}
+    fashion, cifar10 = ({"data": data, "preset": "paper"} for data in ("fashion-mnist", "cifar10"))
     assert resolve(cifar10, {}).lr == 0.1
     assert resolve(cifar10 | {"method": "local-only"}, {}).lr == 0.005
     assert resolve(fashion | {"method": "fedavg", "setting": "ideal"}, {}).lr == 0.1
@@ -74,7 +74,7 @@ def test_a_setting_of_a_method_wins_over_the_method(monkeypatch: pytest.MonkeyPa
 
 
 def test_presets_of_another_method_are_not_options_of_this_one() -> None:
-    assert resolve({"data": "cifar100"}, PA3DFL).options == {"embedding": 16, "hidden": 128}
+    assert resolve({"data": "cifar100"}, PA3DFL).options == {"embedding": 16, "hidden": 128, "hn_lr": 1.0}
     fedavg = assembly.option_fields(methods.find("fedavg"))
     assert resolve({"data": "cifar100", "method": "fedavg"}, fedavg).options == {}
 
@@ -241,4 +241,4 @@ def test_api_run_takes_presets_for_what_a_config_leaves_open(monkeypatch: pytest
     assert (a.model, a.partition, a.classes_per_client, a.augment, a.rounds) == ("cnn-cifar100", "classes", 20, True, 3)
     assert (a.options["embedding"], a.options["hidden"]) == (16, 128)
     assert (b.options["embedding"], b.options["hidden"], b.rounds, b.lr) == (16, 5, 4, 0.1)
-    assert (c.lr, d.lr) == (0.05, 0.2)
+    assert (c.lr, d.lr) == (preset("fashion-mnist", "fedavg", "hetero")["lr"], 0.2)
