@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from networks import HALF, ONE, own, perceptron
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 
 def test_a_plain_factory_works() -> None:
@@ -86,3 +87,20 @@ def test_features_are_narrow_where_the_last_layer_cannot_keep_its_output() -> No
     model.check(Fraction(1, 4))
     assert model.shapes(Fraction(1, 4)) == own(make).shapes(Fraction(1, 4))
     assert model.features(model.init(HALF, 0), torch.zeros(3, 6), HALF).shape == (3, 8)
+
+
+def test_a_factory_makes_real_tensors_while_costs_are_counted() -> None:
+    """Factories copy layers, and PyTorch frees memory twice after a copy of a fake tensor."""
+    made = []
+
+    def factory(width: float) -> nn.Module:
+        network = perceptron(width)
+        made.append(type(next(network.parameters())))
+        return network
+
+    model = own(factory)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert model.shapes(HALF)["0.weight"] == (8, 6)
+        assert all(isinstance(v, FakeTensor) for v in model.init(HALF, 0).values())
+    assert len(made) > 2
+    assert not any(issubclass(kind, FakeTensor) for kind in made)

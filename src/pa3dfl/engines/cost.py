@@ -60,8 +60,6 @@ def _record(
     method: Method, model: Model, p_min: Fraction, batch: int, width: Fraction, memory: torch.device | None
 ) -> dict[str, Any]:
     client = Client(0, width**2, width, batch)
-    for w in widths(p_min):  # outside the fake mode, because the model keeps the networks that it builds here
-        model.shapes(w)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         task = one_client(Problem(model, p_min, 0, CPU), client)
         private, server = method.init_client(task, client), method.init_server(task)

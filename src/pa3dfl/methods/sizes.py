@@ -47,8 +47,6 @@ def share(method: Method, task: Task, client: Client, down: Tree) -> float:
 def held_at(method: Method, model: Model, p_min: Fraction, width: Fraction) -> int:
     """|θ_i| of a client of this width, counted without data."""
     client = Client(0, width**2, width, 1)
-    model.shapes(width)  # outside the fake mode, because the model keeps the networks that it builds here
-    model.shapes(Fraction(1))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         task = one_client(Problem(model, p_min, 0, torch.device("cpu")), client)
         [down] = method.download(task, method.init_server(task), [client], 1)

@@ -16,6 +16,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
@@ -160,21 +161,19 @@ class Model:
         networks = self._networks.by_width
         if width not in networks:
             # A factory draws random numbers, and so does a trial with dropout: neither may shift the draws of a step.
-            with self._building, torch.random.fork_rng(devices=[]):
+            # The network is kept, so that it must not be one of the fake tensors of whoever counts costs.
+            with self._building, torch.random.fork_rng(devices=[]), unset_fake_temporarily():
                 module = self._build(width)
                 shapes = self._shapes(module)
                 checks.shapes_at(self.name, width, shapes, self.full_shapes)
                 checks.heads_at(self.name, width, parts.stacks(module).heads, self.stacks, self.blocks)
-                if self.full_features and not self._offers("full_features"):
+                if self.full_features and "full_features" not in self._keywords:
                     shapes = self._widened(width, module, shapes)
-            encoder = copy.deepcopy(module)
-            encoder.set_submodule(self.head, nn.Identity())
-            how = (self.stacks.keys, self.blocks.orders)
-            networks[width] = (Hollow(module, *how), Hollow(encoder, *how), shapes)
+                encoder = copy.deepcopy(module)
+                encoder.set_submodule(self.head, nn.Identity())
+                how = (self.stacks.keys, self.blocks.orders)
+                networks[width] = (Hollow(module, *how), Hollow(encoder, *how), shapes)
         return networks[width]
-
-    def _offers(self, keyword: str) -> bool:
-        return keyword in self._keywords
 
     def _build(self, width: Fraction) -> nn.Module:
         known = {
@@ -182,9 +181,10 @@ class Model:
             "num_classes": self.classes,
             "full_features": self.full_features,
         }
-        kwargs = {k: v for k, v in known.items() if self._offers(k)}
+        kwargs = {k: v for k, v in known.items() if k in self._keywords}
         try:
-            with warnings.catch_warnings():
+            # PyTorch frees memory twice after a copy of a fake tensor, and factories copy layers.
+            with warnings.catch_warnings(), unset_fake_temporarily():
                 # A layer without outputs is refused in our own words.
                 warnings.filterwarnings("ignore", "Initializing zero-element tensors")
                 module = self.factory(float(width), **kwargs)
