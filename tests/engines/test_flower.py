@@ -171,9 +171,9 @@ def test_who_does_not_answer_is_not_waited_for_longer(make_task: Make, tmp_path:
     nodes = Nodes(method, task, tmp_path)
     nodes.gone = {0, 2}
     began = time.monotonic()
-    updates = nodes.engine(timeout=1.0).train(Round(method, task, fresh(method, task), {}, task.clients, 1))
+    updates = nodes.engine(timeout=2.0).train(Round(method, task, fresh(method, task), {}, task.clients, 1))
     assert [u.client.id for u in updates] == [1, 3]
-    assert 1 <= time.monotonic() - began < 3
+    assert 2 <= time.monotonic() - began < 20
     nodes.gone = {0, 1, 2, 3}
     assert nodes.engine(timeout=0.2).train(Round(method, task, fresh(method, task), {}, task.clients, 1)) == []
 
