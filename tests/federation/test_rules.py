@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_kept_of_clients_with_every_kind_of_past(data: str, tmp_path: Path) -> N
     state = f.start()
     from pa3dfl.core.progress import Meter
 
-    meter = Meter("", 8, 2, 2, 6)
+    meter = Meter("", 8, partial(f.plan.work, tested=6), f.plan.next_evaluation)
     for _ in range(8):
         f.round(state, meter)
     assert {i: trained[r][i] for i, r in last.items()} == state.kept

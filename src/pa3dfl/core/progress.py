@@ -1,15 +1,22 @@
-"""Progress with an estimate of the time left: a live bar on a terminal, a message now and then elsewhere."""
+"""How far a run is: a few live lines on a terminal, one message a round elsewhere."""
 
+import math
 import sys
 import time
+from collections import deque
+from collections.abc import Callable, Sequence
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from pa3dfl.core.logging import log, messages_are_shown
 
-# Without a terminal, at most one message in this many seconds.
-QUIET_SECONDS = 10.0
+NAMED = 8
+"""The most clients that are named at once."""
+BARS = "▁▂▃▄▅▆▇█"
 
 
 def duration(seconds: float) -> str:
@@ -19,55 +26,76 @@ def duration(seconds: float) -> str:
     return f"{s // 60} min {s % 60:02d} s" if s >= 60 else f"{s} s"
 
 
-class Meter:
-    """Counts units of work (one client's local training each) towards a total."""
+def sparkline(values: Sequence[float]) -> str:
+    """One bar for each number, the lowest for the smallest; a number that is not finite leaves a gap."""
+    finite = [v for v in values if math.isfinite(v)]
+    low, span = min(finite, default=0.0), max(finite, default=0.0) - min(finite, default=0.0)
+    return "".join(BARS[round((v - low) / (span or 1) * 7)] if math.isfinite(v) else " " for v in values)
 
-    def __init__(self, label: str, rounds: int, per_round: int, evaluations: int, per_evaluation: int) -> None:
-        self.label = label
-        self.total = rounds * per_round + evaluations * per_evaluation
-        self.done = 0
-        self.started = self._last_line = time.monotonic()
-        self._counted_at_start = 0
-        self._text = "starting"
+
+class Meter:
+    """Counts units of work, each one client trained or tested. `work(r)` is the number of units in the first r rounds,
+    `begun` the number of rounds that an earlier process has done: the speed is measured without them.
+    """
+
+    def __init__(
+        self, label: str, rounds: int, work: Callable[[int], int], next_evaluation: Callable[[int], int], begun: int = 0
+    ) -> None:
+        self.label, self.rounds, self.work, self.next_evaluation = label, rounds, work, next_evaluation
+        self.round, self.doing, self.done = begun + 1, "starting", work(begun)
+        self.accuracies: deque[float] = deque(maxlen=16)
+        self._started, self._counted_at_start = time.monotonic(), self.done
         console = Console(file=sys.stderr)
-        self._live = console.is_terminal and messages_are_shown()
-        self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
-            console=console, transient=True,
-        )  # fmt: skip
-        self._task = self._bar.add_task(label, total=self.total, text=self._text)
+        self.is_live = console.is_terminal and messages_are_shown()
+        self._live = Live(console=console, get_renderable=self.lines, transient=True)
 
     def __enter__(self) -> "Meter":
-        if self._live:
-            self._bar.start()
+        if self.is_live:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._bar.stop()
+        self._live.stop()
 
-    def skip_to(self, done: int) -> None:
-        """Work of an earlier process counts as done; the speed is measured without it."""
-        self.done = self._counted_at_start = done
+    def begin(self, rnd: int, doing: str, clients: Sequence[int]) -> None:
+        """What happens from here on, for example `training`, and to which clients."""
+        more = f" and {len(clients) - NAMED} others" if len(clients) > NAMED else ""
+        self.round, self.doing = rnd, f"{doing} clients {', '.join(map(str, clients[:NAMED]))}{more}"
 
-    def tick(self, units: int = 1) -> None:
-        self.done += units
-        self._show()
+    def tick(self) -> None:
+        """A client is done."""
+        self.done += 1
 
-    def say(self, text: str) -> None:
-        self._text = text
-        self._show()
+    def end(self, rnd: int, loss: float, accuracy: float | None) -> None:
+        """A round is done, with the clients that did not answer."""
+        self.done = self.work(rnd)
+        if accuracy is not None:
+            self.accuracies.append(accuracy)
+        if not self.is_live:
+            measured = "" if accuracy is None else f", accuracy {100 * accuracy:.1f}%"
+            left = f", {self.left(self.rounds)} left" if rnd < self.rounds else ""
+            log.info(f"{self.label}: round {rnd}/{self.rounds}, loss {loss:.3f}{measured}{left}")
 
-    def left(self) -> str:
+    def left(self, rnd: int) -> str:
+        """The time until the end of a round."""
         worked = self.done - self._counted_at_start
-        if worked == 0:
-            return "estimating"
-        rate = (time.monotonic() - self.started) / worked
-        return f"about {duration(rate * max(self.total - self.done, 0))} left"
+        if worked <= 0:
+            return "unknown time"
+        rate = (time.monotonic() - self._started) / worked
+        return f"about {duration(rate * max(self.work(rnd) - self.done, 0))}"
 
-    def _show(self) -> None:
-        if self._live:
-            self._bar.update(self._task, completed=self.done, text=f"{self._text}  {self.left()}")
-        elif time.monotonic() - self._last_line > QUIET_SECONDS:
-            self._last_line = time.monotonic()
-            log.info(f"{self.label}: {self._text}, {self.left()}")
+    def lines(self) -> Group:
+        """What a terminal shows now."""
+        before = self.work(self.round - 1)
+        share = (self.done - before) / max(self.work(self.round) - before, 1)
+        top = Table.grid(padding=(0, 1))
+        top.add_row(
+            Text(f"{self.label}, round {self.round}/{self.rounds}", no_wrap=True, overflow="ellipsis"),
+            ProgressBar(self.work(self.rounds), self.done, width=24),
+            f"{100 * min(max(share, 0), 1):.0f}% of the round",
+        )
+        evaluation = self.next_evaluation(self.round)
+        times = f"evaluation in {self.left(evaluation)}, end in {self.left(self.rounds)}"
+        if self.accuracies:
+            times = f"accuracy {sparkline(self.accuracies)} {100 * self.accuracies[-1]:.1f}%, {times}"
+        return Group(top, *(Text(text, no_wrap=True, overflow="ellipsis") for text in (self.doing, times)))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pa3dfl.core.errors import Interrupted, UserError
@@ -78,9 +78,8 @@ class Federation:
         return ClientStates(self.directory.private, memory_limits(self.task.device))
 
     def run(self, state: State) -> State:
-        plan, n = self.plan, len(self.tested())
-        meter = Meter(self.label, plan.rounds, plan.per_round, plan.evaluations(plan.rounds), n)
-        meter.skip_to(state.round * plan.per_round + plan.evaluations(state.round) * n)
+        plan, work = self.plan, partial(self.plan.work, tested=len(self.tested()))
+        meter = Meter(self.label, plan.rounds, work, plan.next_evaluation, state.round)
         with contextlib.closing(self.engine), meter, sigterm_as_interrupt():
             try:
                 while state.round < plan.rounds and not state.stopped:
@@ -95,6 +94,7 @@ class Federation:
     def round(self, state: State, meter: Meter) -> None:
         started, rnd = time.monotonic(), state.round + 1
         cohort = self.sample(rnd)
+        meter.begin(rnd, "training", [c.id for c in cohort])
         updates, sent = self.train(state, cohort, rnd, meter)
         # The state changes from here on, in part in place: an interrupt waits until it is consistent again.
         with deferred_interrupt():
@@ -111,13 +111,11 @@ class Federation:
             self.write_clients(state)
             untested = absent(self.members(), {s.client for s in by_rule[self.plan.tested]})
             record |= evaluation.record(by_rule, self.plan.tested, untested)
-            nth = self.plan.evaluations(rnd)
-            self.history.write(rnd, nth, by_rule, self.plan.tested, state.server, self._shapes)
+            self.history.write(rnd, self.plan.evaluations(rnd), by_rule, self.plan.tested, state.server, self._shapes)
         self.keep(state, record, time.monotonic() - started)
         if "test_accuracy" in record:
             self.evaluated()
-        accuracy = f", accuracy {100 * record['test_accuracy']:.1f}%" if "test_accuracy" in record else ""
-        meter.say(f"round {rnd}/{self.plan.rounds}, loss {record['train_loss']:.3f}{accuracy}")
+        meter.end(rnd, record["train_loss"], record.get("test_accuracy"))
 
     def sample(self, rnd: int) -> list[Client]:
         """The cohort: uniformly without replacement, in the order of ids."""
@@ -149,6 +147,7 @@ class Federation:
 
     def evaluate(self, state: State, meter: Meter) -> evaluation.Scores:
         clients = self.tested()
+        meter.begin(state.round, "testing", [c.id for c in clients])
         work = self.work(state, clients, state.round)
         by_rule = evaluation.score(self.engine, work, self.plan.rules, state.kept, meter.tick)
         if not by_rule["received"]:

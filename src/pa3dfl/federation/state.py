@@ -39,7 +39,11 @@ class Plan:
         return min(self.rounds, -(-rnd // self.eval_every) * self.eval_every)
 
     def evaluations(self, until: int) -> int:
-        return sum(self.evaluates(r) for r in range(1, until + 1))
+        return until // self.eval_every + (until == self.rounds and until % self.eval_every > 0)
+
+    def work(self, until: int, tested: int) -> int:
+        """How many clients the first rounds train and test, with `tested` in each evaluation."""
+        return until * self.per_round + self.evaluations(until) * tested
 
 
 @dataclass
