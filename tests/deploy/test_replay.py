@@ -22,7 +22,6 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAu
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from starlette.testclient import TestClient
@@ -30,6 +29,8 @@ from test_access import SECRET, STRANGER, Server
 
 from pa3dfl.deploy.app import BUNDLE
 from pa3dfl.deploy.executor import ACQUIRE
+from pa3dfl.deploy.grid import PromptGrid
+from pa3dfl.deploy.sweep import sweep
 from pa3dfl.engines.flower.engine import content, record
 
 
@@ -42,6 +43,7 @@ class Speaker:
         self.client = FleetHttpClient(
             "https://192.0.2.1:9093", interceptors=[NodeAuthHttpInterceptor(key, key.public_key())]
         )
+        self.left: list[PushObjectRequest] = []
         self.client._client = TestClient(server.guarded, "https://192.0.2.1:9093", client=(STRANGER, 50000))  # type: ignore[assignment]
         public = public_key_to_bytes(key.public_key())
         self.client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=30.0))
@@ -54,25 +56,33 @@ class Speaker:
         order.metadata.__dict__["_message_id"] = got.messages_list[0].metadata.message_id
         return order
 
-    def push(self, order: Message, text: str, name: int | None = None) -> Message:
+    def push(self, order: Message, text: str, name: int | None = None, upto: int | None = None) -> Message:
         TaskIdentity.node_id = name or self.node.node_id
         order.metadata.__dict__["_dst_node_id"] = TaskIdentity.node_id
         reply = Message(record({"said": text}, b""), reply_to=order)
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        self.push_again(reply)
+        self.push_again(reply, upto)
         return reply
 
-    def push_again(self, reply: Message) -> None:
+    def push_again(self, reply: Message, upto: int | None = None) -> None:
+        """`upto`: how many objects are uploaded at once; `upload` goes on."""
         with no_object_id_recompute():
             request = PushMessagesRequest(node=self.node, clientapp_runtime_list=[0.1])
             request.messages_list.append(message_to_proto(remove_content_from_message(reply)))
             request.message_object_trees.append(get_object_tree(reply))
             got = self.client.PushMessages(request)
+            self.left = []
             for name, thing in get_all_nested_objects(reply).items():
                 if name in got.objects_to_push:
                     pushed = PushObjectRequest(node=self.node, run_id=reply.metadata.run_id, object_id=name)
                     pushed.object_content, pushed.session_id = thing.deflate(), got.session_id
-                    self.client.PushObject(pushed)
+                    self.left.append(pushed)
+            self.upload(upto)
+
+    def upload(self, upto: int | None = None) -> None:
+        while self.left and upto != 0:
+            self.client.PushObject(self.left.pop(0))
+            upto = None if upto is None else upto - 1
 
 
 class Leader:
@@ -94,15 +104,15 @@ class Leader:
         assert local.post("/v1/control/start-run", headers=server.bearer(), content=start).status_code == 200
         signed = SuperExecAuthHttpInterceptor(master_secret=SECRET, protected_methods=[ACQUIRE])
         got = client(signed).AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-        self.grid = HttpGrid("127.0.0.1:9093", token=got.token)
+        self.grid = PromptGrid("127.0.0.1:9093", True, None, token=got.token)
         self.grid._client = client(RuntimeTokenHttpInterceptor(got.token))
         given = self.grid._client.PullTaskInput(PullTaskInputRequest())
         self.ids = given.task_id, given.run.run_id, given.context.node_id
         self.grid.set_run(run_from_proto(given.run))
 
-    def ask(self, node: int, text: str) -> str:
+    def ask(self, node: int, text: str, ttl: float | None = None) -> str:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = self.ids
-        [number] = self.grid.push_messages([Message(record({"asked": text}, b""), node, "query")])
+        [number] = self.grid.push_messages([Message(record({"asked": text}, b""), node, "query", ttl=ttl)])
         return number
 
     def answers(self, *numbers: str) -> dict[str, str]:
@@ -174,3 +184,45 @@ def test_an_answer_from_an_earlier_run(server: Server, nodes: tuple[Speaker, Spe
     assert old.answers(asked) == {asked: "to the old one"}
     a.push_again(reply)
     assert new.answers(fresh) == {}
+
+
+@pytest.mark.timeout(60)
+def test_who_dies_while_it_uploads_does_not_hold_up_the_others(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
+    (a, b), leader = nodes, Leader(server)
+    while a.pull():  # what earlier tests left
+        pass
+    first, second = leader.ask(a.node.node_id, "1"), leader.ask(b.node.node_id, "2")
+    order, other = a.pull(), b.pull()
+    assert order is not None
+    assert other is not None
+    a.push(order, "one", upto=1)
+    assert leader.answers(first, second) == {}
+    b.push(other, "two")
+    assert leader.answers(first, second) == {second: "two"}
+    assert leader.answers(first) == {}
+    a.upload()  # it was alive after all
+    assert leader.answers(first) == {first: "one"}
+
+
+def test_what_nobody_answers_is_deleted(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
+    """Orders that were never fetched, and an answer that nobody fetched; not before they expire."""
+    (a, b), leader = nodes, Leader(server)
+    state = server.app.state.linkstate_factory.state()
+    sweep(state, grace=-1e9)
+    before = stored(state)
+    for text in "12":
+        leader.ask(a.node.node_id, text, ttl=60)
+    leader.ask(b.node.node_id, "3", ttl=60)
+    order = b.pull()
+    assert order is not None
+    b.push(order, "nobody fetches this")
+    assert stored(state) > before
+    now = stored(state)
+    sweep(state)
+    assert stored(state) == now
+    sweep(state, grace=-1e9)
+    assert stored(state) == before
+
+
+def stored(state: Any) -> int:
+    return len(state.object_store)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pa3dfl.deploy.keys import key_known
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.sender import OwnRepliesOnly
 from pa3dfl.deploy.supervisor import die_with_parent, supervised
+from pa3dfl.deploy.sweep import sweep_forever
 
 
 def config_of(deployment: DeploymentFolder, secret: bytes, database: str) -> SuperLinkLifespanConfig:
@@ -92,6 +94,9 @@ def run(deployment: DeploymentFolder) -> None:
     if not config.insecure:
         register = [sys.executable, "-m", "pa3dfl.cli", "deploy", "register", str(deployment.path)]
         beside.append(subprocess.Popen(register, preexec_fn=die_with_parent))
+        threading.Thread(target=beside[-1].wait, daemon=True).start()  # otherwise it stays as a zombie
+    state: Any = app.app  # FastAPI's
+    threading.Thread(target=sweep_forever, args=(state.state.linkstate_factory.state,), daemon=True).start()
     try:
         uvicorn.run(
             app,

@@ -19,12 +19,12 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.deploy import app
 from pa3dfl.deploy.folder import DeploymentFolder
+from pa3dfl.deploy.grid import PromptGrid
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def reply(link: Link, token: str, task: Task) -> None:
 
 def lead(deployment: DeploymentFolder, link: Link, token: str, task: Task) -> None:
     """Run a task on the server: the training of this deployment, regardless of the folder that the run names."""
-    grid = HttpGrid(link.address, link.root is None, link.root, token=token)
+    grid = PromptGrid(link.address, link.root is None, link.root, token=token)
     client = grid._runtime_client
     with reported(client):
         reason = refusal(task, TaskType.SERVER_APP)

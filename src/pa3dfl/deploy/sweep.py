@@ -1,0 +1,45 @@
+"""Deletes messages that nobody will answer or fetch any more, and the objects that they carry.
+
+Flower 1.41 keeps them until the run ends: every model that was sent to a node that died would stay in the database.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flwr.supercore.date import now
+from flwr.supercore.state.schema.corestate_models import ObjectPushSession
+from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+SECONDS = 30.0
+# The server's program asks for an answer until the message expires, and a little longer.
+GRACE_SECONDS = 60.0
+AT_ONCE = 1000
+
+
+def sweep(state: Any, grace: float = GRACE_SECONDS) -> None:
+    """`state`: Flower's SqlLinkState."""
+    with state.session() as session:
+        expired = MessageIns.created_at + MessageIns.ttl < now().timestamp() - grace
+        asked = set(session.scalars(select(MessageIns.message_id).where(expired).limit(AT_ONCE)))
+        answers = select(MessageRes.message_id).where(MessageRes.reply_to_message_id.in_(asked))
+        names = asked | set(session.scalars(answers))
+        state.delete_messages(asked)
+        for name in names:
+            state.object_store.delete(name)
+        # Uploads whose sender has died.
+        stalled = select(ObjectPushSession.session_id).where(ObjectPushSession.expires_at < now()).limit(AT_ONCE)
+        for upload in list(session.scalars(stalled)):
+            state._cleanup_push_session(upload, cleanup_messages=True)
+
+
+def sweep_forever(state: Callable[[], Any]) -> None:
+    while True:
+        time.sleep(SECONDS)
+        try:
+            sweep(state())
+        except SQLAlchemyError as e:  # a full disk, for example
+            print(f"pa3dfl: expired messages could not be deleted: {' '.join(str(e).split())[:200]}", file=sys.stderr)
