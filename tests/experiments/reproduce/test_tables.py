@@ -1,4 +1,4 @@
-"""Records side by side: columns on equal terms, tests of differences, and what the first paragraph says."""
+"""Records side by side: columns on equal terms, tests of differences, and what the page begins with."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from records_made import record
 
 from pa3dfl.experiments.reproduce import ablation, overall, page, verdict
 from pa3dfl.experiments.reproduce.groups import Column, columns, with_empty
+from pa3dfl.experiments.reproduce.markdown import amount
 from pa3dfl.experiments.reproduce.significance import difference, sign_flip
 
 FEW, MANY = [0.5, 0.6, 0.7, 0.8, 0.5, 0.6], [0.9, 0.8, 0.9, 0.95, 0.8, 0.9]
@@ -49,10 +50,13 @@ def test_accuracy_within_a_budget() -> None:
     dear = record("pa3dfl", MANY, curve=[point(25, 0.7, 0.7), point(100, 0.9, 0.9)])
     free = record("local-only", FEW, curve=[point(0, 0.3, 0.3)])
     text = overall.equal_cost(columns([cheap, dear, free])[0], "bytes", "bytes sent", 1)
-    assert cells_of(text, "method") == ["method", "4", "20", "100"]
-    assert cells_of(text, "FedAvg")[1:] == ["50.0", "50.0", "50.0"]  # validation prefers the first evaluation
-    assert cells_of(text, "Pa3dFL")[1:] == ["–", "–", "90.0"]
-    assert cells_of(text, "LocalOnly")[1:] == ["30.0", "30.0", "30.0"]
+    assert cells_of(text, "method") == ["method", "in all", "within 25", "within 50", "within 100"]
+    assert cells_of(text, "FedAvg")[1:] == ["4", "50.0", "50.0", "50.0"]  # validation prefers the first evaluation
+    assert cells_of(text, "Pa3dFL")[1:] == ["100", "70.0", "70.0", "90.0"]
+    assert cells_of(text, "LocalOnly")[1:] == ["0", "30.0", "30.0", "30.0"]
+    assert [amount(v) for v in (0, 0.01234, 4.567, 7886.4, 13.6e3, 1.5e7)] == [
+        "0", "0.0123", "4.57", "7,890", "13,600", "1.5e+07",
+    ]  # fmt: skip
 
 
 def test_columns_without_a_run_stay_visible() -> None:
@@ -113,22 +117,40 @@ def test_an_ablation_is_told_by_its_difference() -> None:
     assert cells_of(ablation.section(column), "Pa3dFL without the hyper-network")[3:] == ["–"] * 4
 
 
-# --- the first paragraph ---
+# --- what the page begins with ---
 
 
-def test_the_paragraph_says_who_leads_who_is_level_and_who_is_better() -> None:
+def test_the_page_begins_with_who_leads_who_is_level_and_who_is_better() -> None:
     def told(**others: list[float]) -> str:
         own = [record("pa3dfl", MANY)] + [record(k.replace("_", "-"), v) for k, v in others.items()]
-        return verdict.paragraph(columns(own))
+        return verdict.opening(columns(own))
 
-    assert "Pa3dFL has 87.5% and leads the only other method run; next is FedAvg with 61.7%." in told(fedavg=FEW)
-    close = [*MANY[:-1], 0.8]
-    assert "FedAvg (85.8%) is level with it, 1 of 2 are worse." in told(fedavg=close, ditto=FEW)
-    best = [v + 0.04 for v in MANY]
-    assert "Pa3dFL has 87.5%; Ditto (91.5%) is better and FedAvg (85.8%) is level" in told(fedavg=close, ditto=best)
-    assert "With FLANC's decomposition inside it Pa3dFL is as good" in told(fedavg=FEW, pa3dfl_flanc=close)
-    assert "With FLANC's decomposition inside it Pa3dFL is worse" in told(fedavg=FEW, pa3dfl_flanc=FEW)
+    first, rest = told(fedavg=FEW).split("\n\n", 1)
+    assert first == "What runs with 1 seed, shorter than the paper's, show:"
+    assert rest.startswith("- Tested as *adapted*, Pa3dFL leads on Fashion-MNIST Hetero.\n\n| column |")
+    place = "Fashion-MNIST Hetero, 10 of 500 rounds"
+    missing = "Ditto, pFedHN, FLANC, Fjord, HeteroFL, FedRolex, LocalOnly, LG-FedAvg, TailorFL and pFedGate"
+    assert cells_of(rest, place)[1:] == ["adapted", "87.5, leads", "–", "–", "1, first FedAvg 61.7", missing]
+
+    close, best = [*MANY[:-1], 0.8], [v + 0.04 for v in MANY]
+    level = told(fedavg=close, ditto=FEW)
+    assert "Pa3dFL is level with the best on Fashion-MNIST Hetero (FedAvg 85.8%, Pa3dFL 87.5%)." in level
+    behind = told(fedavg=close, ditto=best)
+    assert "Pa3dFL is behind on Fashion-MNIST Hetero (Ditto 91.5%, Pa3dFL 87.5%)." in behind
+    assert cells_of(behind, place)[2:6] == ["87.5", "Ditto 91.5", "FedAvg 85.8", "–"]
     assert "no result yet" in told()
+
+
+def test_the_page_says_what_the_parts_are_worth() -> None:
+    def told(other: list[float]) -> str:
+        return verdict.opening(columns([record("pa3dfl", MANY), record("fedavg", FEW), record("pa3dfl-flanc", other)]))
+
+    start = "- With FLANC's decomposition in place of its own, Pa3dFL tested as *adapted* is "
+    assert start + "as good on Fashion-MNIST Hetero (-1.7 ± 1.7): its own is no advantage here." in told(
+        [*MANY[:-1], 0.8]
+    )
+    error = 100 * np.subtract(MANY, FEW).std(ddof=1) / len(FEW) ** 0.5
+    assert start + f"worse on Fashion-MNIST Hetero (-25.8 ± {error:.1f}).\n" in told(FEW)
 
 
 def test_rules_are_told_apart() -> None:
@@ -138,16 +160,16 @@ def test_rules_are_told_apart() -> None:
         clients = one["clients"] | {"received": received}
         return one | {"rules": one["rules"] | two["rules"], "clients": clients}
 
-    text = verdict.paragraph(columns([both("pa3dfl", MANY, FEW), both("fedavg", FEW, MANY)]))
-    assert "Tested as adapted, Pa3dFL has 87.5% and leads" in text
-    assert "Tested as received, Pa3dFL has 61.7%; FedAvg (87.5%) is better." in text
+    text = verdict.opening(columns([both("pa3dfl", MANY, FEW), both("fedavg", FEW, MANY)]))
+    assert "- Tested as *adapted*, Pa3dFL leads on Fashion-MNIST Hetero.\n" in text
+    assert "- Tested as *received*, Pa3dFL is behind on Fashion-MNIST Hetero (FedAvg 87.5%, Pa3dFL 61.7%).\n" in text
 
 
 def test_of_several_lengths_the_longest_is_told() -> None:
     short = [record("pa3dfl", FEW), record("fedavg", MANY)]
-    long = [record("pa3dfl", MANY, planned_rounds=100), record("fedavg", FEW, planned_rounds=100)]
-    text = verdict.paragraph(columns(short + long))
-    assert "100 of 500 rounds**: Tested as adapted, Pa3dFL has 87.5% and leads" in text
+    long = [record("pa3dfl", MANY, planned_rounds=500, seed=s) for s in (0, 1)]
+    text = verdict.opening(columns([*short, *long, record("fedavg", FEW, planned_rounds=500)]))
+    assert text.startswith("What runs with 1–2 seeds show:\n\n- Tested as *adapted*, Pa3dFL leads")
     assert "10 of 500" not in text
 
 

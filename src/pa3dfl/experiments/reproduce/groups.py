@@ -58,7 +58,7 @@ class Column:
     def title(self) -> str:
         words = [titled(Path(self.data).stem), titled(self.setting)]
         if self.model != paper.numbers()["models"].get(self.data, self.model):
-            words.append(self.model)
+            words.append(f"with {self.model}")
         length = "" if self.rounds is None else f", {self.rounds} {paper.of_rounds(self.data)}"
         return " ".join(words) + length
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 EMPTY = "–"
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headers, ["---"] + ["---:"] * (len(headers) - 1), *rows]
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], align: str = "---:") -> str:
+    """The first column to the left, the others as said: numbers to the right."""
+    lines = [headers, ["---"] + [align] * (len(headers) - 1), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
@@ -18,6 +19,11 @@ def percent(value: float | None, deviation: float | None = None) -> str:
 
 def number(value: float | None, form: str = ".3g") -> str:
     return EMPTY if value is None else format(value, form)
+
+
+def amount(value: float) -> str:
+    """Three digits that count, without an exponent: 0.0123, 4.56, 7,890."""
+    return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:.3g}"
 
 
 def signed(value: float | None) -> str:

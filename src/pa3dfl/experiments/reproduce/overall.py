@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pa3dfl.experiments.reproduce import paper
 from pa3dfl.experiments.reproduce.groups import Column, Row, titled
-from pa3dfl.experiments.reproduce.markdown import EMPTY, percent, signed, table
+from pa3dfl.experiments.reproduce.markdown import EMPTY, amount, percent, signed, table
 from pa3dfl.experiments.reproduce.records import RULES
 
 
@@ -73,20 +73,24 @@ def _rounds(row: Row) -> str:
 
 
 def equal_cost(column: Column, what: str, unit: str, scale: float) -> str:
-    """Accuracy by rule at three budgets: what the cheapest and the dearest run spend, and their geometric mean."""
-    totals = [run["curve"][-1][what] for row in column.rows for run in row.runs if run["curve"]]
-    spent = sorted(t for t in totals if t)
-    if len(column.rows) < 2 or not spent:
+    """Accuracy by rule for equal cost, and what each method spends in all.
+
+    Budgets go from the least within which every method was tested to what the dearest run spends.
+    """
+    curves = [run["curve"] for row in column.rows for run in row.runs if run["curve"]]
+    if len(column.rows) < 2 or not any(c[-1][what] for c in curves):
         return ""
-    budgets = sorted({spent[0], math.sqrt(spent[0] * spent[-1]), spent[-1]})
+    least, most = max(c[0][what] for c in curves), max(c[-1][what] for c in curves)
+    budgets = sorted({least, math.sqrt(least * most), most})
     rules = column.rules()[:2]
     rows = []
     for name in names(column):
         row = column.row(name)
         if row is not None:
             cells = [" / ".join(percent(within(row, what, b, rule)) for rule in rules) for b in budgets]
-            rows.append([titled(name), *cells])
-    headers = ["method", *(f"{b / scale:.3g}" for b in budgets)]
+            spent = math.fsum(run["curve"][-1][what] for run in row.runs if run["curve"]) / len(row.runs)
+            rows.append([titled(name), amount(spent / scale), *cells])
+    headers = ["method", "in all", *(f"within {amount(b / scale)}" for b in budgets)]
     return f"Test accuracy ({' / '.join(rules)}) by {unit}:\n\n" + table(headers, rows)
 
 
