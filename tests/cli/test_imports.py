@@ -25,7 +25,7 @@ except SystemExit as e:
 print(json.dumps([code, sorted(set(sys.argv[2:]) & sys.modules.keys())]), file=sys.stderr)
 """
 COMMANDS = ("report", "page", "resume", "compare", "tune", "methods", "cost", "data", "predict", "deploy",
-            "deploy server", "deploy node", "deploy train", "deploy register")  # fmt: skip
+            "deploy server", "deploy node", "deploy train", "deploy register", "deploy status")  # fmt: skip
 
 
 def fresh(program: str, *argv: str) -> tuple[str, str, float]:

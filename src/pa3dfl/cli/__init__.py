@@ -23,7 +23,7 @@ USAGE = """pa3dfl: personalised federated learning for clients that differ in da
   pa3dfl methods                       list the methods
   pa3dfl cost                          multiply-adds, memory, parameters and bytes by method and width
   pa3dfl data [NAME]                   list the data sets; with NAME, the distribution of labels to clients
-  pa3dfl deploy init|server|register|node|train   a federation on several machines, see docs/deploy.md
+  pa3dfl deploy init|server|node|train|status|…   a federation on several machines, see docs/deploy.md
   pa3dfl predict MODEL FILE            predict labels with the personal model of a node
 
 Every command takes --help; those that print a table take --json.

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from pa3dfl.cli import operate
 from pa3dfl.cli.flags import Parser, add_config, peek
+from pa3dfl.cli.operate import add_folder, deployment_in
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.core.options.schema import coerce, whole_number
@@ -34,7 +36,7 @@ def init(argv: list[str]) -> None:
         "pa3dfl deploy init",
         description="Write the deployment folder: certificates for tests, keys, configs, node folders.",
     )
-    _add_folder(parser)
+    add_folder(parser)
     parser.add_argument("--nodes", default="3", metavar="N", help="number of nodes; each gets a folder and a key [3]")
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="X", help="address of the server, as nodes see it [127.0.0.1]"
@@ -49,7 +51,7 @@ def init(argv: list[str]) -> None:
     args = vars(parser.parse_exactly(argv))
     from pa3dfl.deploy.init import init as write
 
-    deployment, nodes = _deployment(args.pop("dir")), whole_number("nodes", args.pop("nodes"), at_least=1)
+    deployment, nodes = deployment_in(args.pop("dir")), whole_number("nodes", args.pop("nodes"), at_least=1)
     port = whole_number("port", args.pop("port"))
     host, insecure = args.pop("host"), args.pop("insecure")
     args.setdefault("data", "nodes")  # not the name of a data set: each node has its own data
@@ -67,8 +69,8 @@ def server(argv: list[str]) -> None:
         "pa3dfl deploy server",
         description="Start Flower's SuperLink and register the nodes whose public key is in DIR/keys.",
     )
-    _add_folder(parser)
-    deployment = _deployment(parser.parse_exactly(argv).dir)
+    add_folder(parser)
+    deployment = deployment_in(parser.parse_exactly(argv).dir)
     settings, environment = deployment.settings(), deployment.environment()
     deployment.read_token()
     deployment.proxies()
@@ -83,8 +85,8 @@ def register(argv: list[str]) -> None:
         "pa3dfl deploy register",
         description="Register the nodes whose public key is in DIR/keys; unregister all others.",
     )
-    _add_folder(parser)
-    deployment = _deployment(parser.parse_exactly(argv).dir)
+    add_folder(parser)
+    deployment = deployment_in(parser.parse_exactly(argv).dir)
     if deployment.settings()["insecure"]:
         raise UserError(f"{deployment.path} was made with --insecure: its nodes have no keys")
     from pa3dfl.deploy.launcher import register as let_in
@@ -119,7 +121,7 @@ def train(argv: list[str]) -> None:
     parser = Parser(
         "pa3dfl deploy train", description="Train with the connected nodes. Run this on the machine of the server."
     )
-    _add_folder(parser)
+    add_folder(parser)
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run")
     parser.add_argument("--wait-for", default="0", metavar="N", help="number of nodes to wait for [all]")
@@ -128,7 +130,7 @@ def train(argv: list[str]) -> None:
     from pa3dfl.deploy.launcher import train as drive
 
     wait_for, wait_s = whole_number("wait-for", args.wait_for, at_least=0), coerce("patience", args.wait_s, float)
-    drive(_deployment(args.dir), args.resume, args.overwrite, wait_for, wait_s)
+    drive(deployment_in(args.dir), args.resume, args.overwrite, wait_for, wait_s)
 
 
 STEPS: Mapping[str, Callable[[list[str]], None]] = {
@@ -137,17 +139,8 @@ STEPS: Mapping[str, Callable[[list[str]], None]] = {
     "register": register,
     "node": node,
     "train": train,
+    **operate.STEPS,
 }
-
-
-def _add_folder(parser: Parser) -> None:
-    parser.add_argument("dir", type=Path, metavar="DIR", help="deployment folder")
-
-
-def _deployment(folder: Path) -> "DeploymentFolder":  # type: ignore[name-defined]  # noqa: F821
-    from pa3dfl.deploy.folder import DeploymentFolder
-
-    return DeploymentFolder(folder)
 
 
 def _bindable(host: str, port: int) -> None:

@@ -15,6 +15,7 @@ from flwr.proto.control_pb2 import (
     StartRunRequest,
     UnregisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -60,12 +61,19 @@ class ControlClient:
 
     def nodes(self) -> tuple[dict[bytes, int], set[bytes]]:
         """The ids of registered nodes by public key, and the public keys of unregistered nodes."""
-        try:
-            found = self.client.ListNodes(ListNodesRequest()).nodes_info
-        except httpx.HTTPError as e:
-            raise UserError(self.reason(e)) from None
+        found = self._list()
         unregistered = {n.public_key for n in found if n.status == NodeStatus.UNREGISTERED}
         return {n.public_key: n.node_id for n in found if n.public_key not in unregistered}, unregistered
+
+    def list_nodes(self) -> list[NodeInfo]:
+        """The registered nodes."""
+        return [n for n in self._list() if n.status != NodeStatus.UNREGISTERED]
+
+    def _list(self) -> list[NodeInfo]:
+        try:
+            return list(self.client.ListNodes(ListNodesRequest()).nodes_info)
+        except httpx.HTTPError as e:
+            raise UserError(self.reason(e)) from None
 
     def register(self, key: bytes) -> None:
         try:

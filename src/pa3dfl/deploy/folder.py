@@ -1,5 +1,6 @@
 """The deployment folder that `pa3dfl deploy init` writes: paths, settings, environment of Flower's programs."""
 
+import fcntl
 import ipaddress
 import os
 import shutil
@@ -63,6 +64,17 @@ class DeploymentFolder:
     @property
     def lock(self) -> Path:
         return self.path / "train.lock"
+
+    def is_training(self) -> bool:
+        """Whether a training holds the lock."""
+        try:
+            with self.lock.open() as f:
+                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     @property
     def token(self) -> Path:

@@ -11,8 +11,9 @@ from typing import Any
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
-from pa3dfl.deploy.control_client import ControlClient, public_key
+from pa3dfl.deploy.control_client import ControlClient
 from pa3dfl.deploy.folder import DeploymentFolder, deployment_config, dial
+from pa3dfl.deploy.status import client_names, key_names
 
 LOOK_SECONDS = 0.5
 ASK_SECONDS = 5.0
@@ -22,12 +23,7 @@ def register(deployment: DeploymentFolder, patience: float = 60.0) -> Iterator[s
     """Register the nodes whose key is in the folder `keys` and unregister all others."""
     control = ControlClient(deployment)
     wait_for_server(deployment, patience)
-    wanted = {}
-    for file in sorted(deployment.keys.glob("*.pub")):
-        try:
-            wanted[public_key(file.read_bytes())] = file.stem
-        except UserError as e:
-            raise UserError(f"{file}: {e}") from None
+    wanted = key_names(deployment)
     known, gone = control.nodes()
     for key in sorted(wanted.keys() - known.keys(), key=wanted.__getitem__):
         if key in gone:
@@ -48,6 +44,9 @@ def train(deployment: DeploymentFolder, resume: bool, overwrite: bool, wanted: i
         raise UserError(f"{deployment.run} holds a run: use --resume or --overwrite")
     control = ControlClient(deployment)
     wait_for_server(deployment, 60.0)
+    if not resume and deployment.is_training():
+        raise UserError(f"another training is running in {deployment.path}: wait for it or stop it")
+    deployment.outcome.unlink(missing_ok=True)
     if not resume:
         shutil.rmtree(deployment.run, ignore_errors=True)
         deployment.registrations.unlink(missing_ok=True)
@@ -69,7 +68,7 @@ def follow(deployment: DeploymentFolder, control: ControlClient, run: int, ticke
         for line in log.lines():
             print(line, flush=True)
         for line in records.lines():
-            print(said(json.loads(line), rounds, names(deployment)), flush=True)
+            print(said(json.loads(line), rounds, client_names(deployment)), flush=True)
         if ended:
             break
         if time.monotonic() - asked > ASK_SECONDS:
@@ -106,14 +105,6 @@ def said(record: dict[str, Any], rounds: int, who: dict[int, str]) -> str:
     if record.get("untested"):
         words.append("not tested " + ", ".join(who.get(i, str(i)) for i in record["untested"]))
     return ", ".join([*words, f"{record['seconds']:.0f} s"])
-
-
-def names(deployment: DeploymentFolder) -> dict[int, str]:
-    try:
-        registrations = json.loads(deployment.registrations.read_text())["registrations"]
-    except (OSError, ValueError, KeyError):
-        return {}
-    return {i: s["name"] for i, s in enumerate(registrations) if s}
 
 
 def wait_for_server(deployment: DeploymentFolder, patience: float) -> None:
