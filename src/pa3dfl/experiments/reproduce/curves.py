@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from pa3dfl.experiments.reproduce.cells import SWEEPS
-from pa3dfl.experiments.reproduce.drawing import Line, legend, panels, plot, save
+from pa3dfl.experiments.reproduce.drawing import Line, legend, logarithmic, panels, plot, save
 from pa3dfl.experiments.reproduce.groups import Column, Row, titled
 
 AXES = {"round": "round", "bytes": "bytes sent", "multiply_adds": "multiply-adds", "seconds": "seconds"}
 LOGARITHMIC = ("bytes", "multiply_adds")
+OWN = "pa3dfl"
+"""Drawn first, so that it has the same colour in all pictures."""
 
 
 def learning(column: Column, rule: str, out: Path) -> Path | None:
@@ -22,8 +24,8 @@ def learning(column: Column, rule: str, out: Path) -> Path | None:
     for ax, (what, label) in zip(axes, AXES.items(), strict=True):
         plot(ax, {titled(row.name): mean_curve(row, rule, what) for row in rows}, names)
         ax.set(xlabel=label, ylabel=f"test accuracy (%), {rule}")
-        if what in LOGARITHMIC and any(x > 0 for row in rows for x, _ in mean_curve(row, rule, what)):
-            ax.set_xscale("log")
+        if what in LOGARITHMIC:
+            logarithmic(ax)
     fig.suptitle(column.title)
     legend(fig, axes)
     return save(fig, out) if rows else None
@@ -46,7 +48,7 @@ def capacity(column: Column, rule: str, out: Path) -> Path | None:
     if not rows:
         return None
     groups = rows[0].runs[0]["rules"][rule]["by_capacity"]
-    fig, [ax] = panels(1, 1, (6.4, 4.2))
+    fig, [ax] = panels(1, 1, (8.4, 4.4))
     lines = {}
     for row in rows:
         each = [[g["accuracy"] for g in run["rules"][rule]["by_capacity"]] for run in row.runs]
@@ -58,6 +60,9 @@ def capacity(column: Column, rule: str, out: Path) -> Path | None:
     return save(fig, out)
 
 
+OPTIONS = {"lam": "λ", "depth": "layers of the hyper-network's encoder"}
+
+
 def sweep(columns: list[Column], option: str, out: Path) -> Path | None:
     """Pa3dFL's accuracy against one of its options, a panel for each column with at least two values."""
     drawn = [(c, lines) for c in columns if (lines := swept(c, option)) and max(map(len, lines.values())) > 1]
@@ -67,9 +72,11 @@ def sweep(columns: list[Column], option: str, out: Path) -> Path | None:
     names = list(dict.fromkeys(rule for _, lines in drawn for rule in lines))
     for ax, (column, lines) in zip(axes, drawn, strict=True):
         plot(ax, lines, names)
-        ax.set(xlabel="λ" if option == "lam" else option, ylabel="test accuracy (%)", title=column.title)
+        ax.set(xlabel=OPTIONS[option], ylabel="test accuracy (%)", title=column.title)
         if option == "lam":
-            ax.set_xscale("log")
+            logarithmic(ax)
+        else:
+            ax.set_xticks(sorted({x for line in lines.values() for x, _ in line}))
     legend(fig, axes)
     return save(fig, out)
 
@@ -110,5 +117,6 @@ def alpha(column: Column, out: Path) -> Path | None:
 
 
 def _shown(column: Column, rule: str) -> list[Row]:
-    """The rows of a picture: every method with that rule, without Pa3dFL's other options."""
-    return [r for r in column.rows if not r.name.startswith("pa3dfl@") and all(rule in x["rules"] for x in r.runs)]
+    """The rows of a picture: every method with that rule, Pa3dFL first, without its other options."""
+    rows = [r for r in column.rows if not r.name.startswith(f"{OWN}@") and all(rule in x["rules"] for x in r.runs)]
+    return sorted(rows, key=lambda r: r.name != OWN)

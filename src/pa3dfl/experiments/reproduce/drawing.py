@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from pa3dfl.core.files import errors_name
 
@@ -34,8 +36,16 @@ def plot(ax: Axes, lines: Mapping[str, Line], names: Sequence[str]) -> None:
         i = names.index(name)
         if points:
             (line,) = ax.plot(*zip(*points, strict=True), label=name, color=COLOURS[i % len(COLOURS)])
-            line.set(marker=MARKERS[i % len(MARKERS)], markersize=3.5, linewidth=1.5)
+            line.set(marker=MARKERS[i % len(MARKERS)], markersize=3.5, linewidth=2.6 if name == "Pa3dFL" else 1.5)
             line.set(linestyle=DASHES[i // len(COLOURS) % len(DASHES)])
+
+
+def logarithmic(ax: Axes) -> None:
+    """A logarithmic x axis, where what is drawn spans a power of ten: on less its labels run into each other."""
+    places = [x for line in ax.lines for x in np.asarray(line.get_xdata(), dtype=float).tolist() if x > 0]
+    if places and max(places) >= 10 * min(places):
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def legend(fig: Figure, axes: Sequence[Axes]) -> None:

@@ -32,7 +32,10 @@ P_MIN = Fraction(1, 16)
 
 
 def measure(name: str, device: torch.device, depths: Sequence[int] = DEPTHS) -> list[list[float]]:
-    """Seconds of [generation, optimisation] by depth of a (64, 64, depth) encoder; medians, Hetero."""
+    """Seconds of [generation, optimisation] by depth of a (64, 64, depth) encoder, then those of the processor.
+
+    Medians, Hetero.
+    """
     method = Pa3dFL(embedding=64, hidden=64)
     model = assembly.make_model(name, method, *MODELS[name], P_MIN)
     problem = Problem(model, P_MIN, 0, torch.device("cpu"))
@@ -59,20 +62,21 @@ def _times(hn: HyperNetwork, tree: Tree, ids: list[int], shapes: list[Any], devi
             for k, v in own.items():
                 v += 1e-3 * torch.randn(v.shape, generator=generator(0, f"hn-cost:{k}")).to(device)
         learning, _ = timed(partial(hn.update, tree, ids, trained), device)
-        seconds.append([generating, learning])
-        if generating + learning > LONG:  # to warm up and to repeat changes little
+        seconds.append([a for pair in zip(generating, learning, strict=True) for a in pair])
+        if generating[0] + learning[0] > LONG:  # to warm up and to repeat changes little
             break
     return [statistics.median(values) for values in zip(*(seconds[1:] or seconds), strict=True)]
 
 
-def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+def timed(work: Callable[[], Any], device: torch.device) -> tuple[tuple[float, float], Any]:
+    """Seconds by the clock and of the processor, and the result."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    started = time.perf_counter()
+    clock, processor = time.perf_counter(), time.process_time()
     result = work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - started, result
+    return (time.perf_counter() - clock, time.process_time() - processor), result
 
 
 def needed(name: str) -> int:
@@ -104,7 +108,7 @@ def run(results: Path, device_name: str, threads: int, say: Callable[[str], None
         if free is not None and free < needed(model):
             say(f"{model}'s hyper-network is not measured: it needs {needed(model) / 1e9:.0f} GB of memory")
             continue
-        known["seconds"][model] = [[round(s, 5) for s in pair] for pair in measure(model, device)]
+        known["seconds"][model] = [[round(s, 5) for s in times] for times in measure(model, device)]
     about = {"device": where, "threads": torch.get_num_threads(), "commit": machine.commit(), "version": __version__}
     return records.write(about | {"seconds": known["seconds"]}, results / "hn-cost", name)
 
@@ -114,17 +118,25 @@ def section(results: Path) -> str:
     rows = []
     for model in MODELS:
         rows.append([model, "paper", *_shown(paper.numbers()["hn_cost"][model])])
-        rows += [[model, _where(r), *_shown(r["seconds"].get(model))] for r in found]
+        for r in found:
+            times = r["seconds"].get(model)
+            rows.append([model, _where(r), *_shown(times)])
+            if "NVIDIA" not in r["device"]:
+                rows.append([model, "the same, of the processor", *_shown(times and [t[2:] for t in times])])
         if not found:
             rows.append([model, "ours", *_shown(None)])
     headers = ["model", "where", *(f"{d} layer" + "s" * (d > 1) for d in DEPTHS)]
-    note = "Seconds for generation / optimisation, 20 of 100 clients, Hetero, a (64, 64, layers) encoder:"
+    note = (
+        "Seconds for generation / optimisation, 20 of 100 clients, Hetero, a (64, 64, layers) encoder. Those of the "
+        "processor leave out what other programs took, and add up threads:"
+    )
     return f"{note}\n\n" + table(headers, rows)
 
 
 def _where(record: dict[str, Any]) -> str:
-    return f"{record['device']}, {record['threads']} threads"
+    threads: int = record["threads"]
+    return f"{record['device']}, {threads} thread" + "s" * (threads > 1)
 
 
-def _shown(pairs: list[list[float]] | None) -> list[str]:
-    return [EMPTY] * len(DEPTHS) if pairs is None else [f"{g:.3g} / {o:.3g}" for g, o in pairs]
+def _shown(times: list[list[float]] | None) -> list[str]:
+    return [EMPTY] * len(DEPTHS) if not times else [f"{g:.3g} / {o:.3g}" for g, o, *_ in times]
