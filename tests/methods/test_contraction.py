@@ -14,7 +14,7 @@ from pa3dfl.engines.multiply_adds import count_of
 from pa3dfl.methods.common.contraction import ORDERS
 from pa3dfl.methods.pa3dfl.decomposition import Decomposed, LayerPlan, recover, take_apart
 from pa3dfl.models import Model
-from pa3dfl.models.convolution import live_taps
+from pa3dfl.models.conv import plan
 
 PLAIN = torch.contiguous_format
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -90,10 +90,10 @@ def test_the_closed_form_is_what_is_counted(case: Any, order: str) -> None:
     layer, shape, how, _, seed = case
     u, v, _, x = leaves(layer, shape, seed, torch.float32)
     weight = Decomposed(order, layer, u, v)
-    live = live_taps(shape[2:], layer.kernel, **how)
-    each = live.results * live.taps * layer.inputs * layer.outputs
-    recovered = weight.to_recover(live.taps) + shape[0] * each
-    in_turn = shape[0] * weight.in_turn_each(live.taps, live.pixels, live.results)
+    planned = plan(shape[2:], layer.kernel, **how)
+    each = planned.results * planned.taps * layer.inputs * layer.outputs
+    recovered = weight.to_recover(planned.taps) + shape[0] * each
+    in_turn = shape[0] * weight.in_turn_each(planned.taps, planned.pixels, planned.results)
     function = CONVOLUTIONS[len(layer.kernel)]
     assert count_of(lambda: function(x, weight, **how)) == (recovered if order == "recover" else in_turn)
     cheaper = count_of(lambda: function(x, Decomposed("auto", layer, u, v), **how))

@@ -1,6 +1,6 @@
-"""Convolutions without the work that changes nothing: the same results and gradients, in both layouts and precisions.
+"""Planned convolutions have the results and gradients of the plain ones, in both layouts and precisions.
 
-oneDNN gets many of them wrong as they are; float64, which PyTorch does by itself, is the judge.
+oneDNN computes many of the plain ones wrongly; the reference is float64, which PyTorch computes without oneDNN.
 """
 
 import copy
@@ -17,10 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pa3dfl.engines.multiply_adds import count_of
 from pa3dfl.models import Model
-from pa3dfl.models.convolution import CONVOLUTIONS, Live, lean, live_taps
+from pa3dfl.models.conv import FUNCTIONS, Plan, plan, replace_convolutions
 
 TAPS = {
-    # size, kernel, stride, padding, dilation: the taps that meet a pixel, and the padding that is left
+    # size, kernel, stride, padding, dilation: the taps that read a pixel, and the padding that is left
     "one pixel, its centre": ((1,), (3,), 1, 1, 1, (1, 2), (0,)),
     "two pixels with strides": ((2,), (3,), 2, 1, 1, (1, 3), (0,)),
     "two pixels, all taps": ((2,), (3,), 1, 1, 1, (0, 3), (1,)),
@@ -30,55 +30,69 @@ TAPS = {
 
 
 @pytest.mark.parametrize("case", TAPS.values(), ids=TAPS.keys())
-def test_taps_that_only_meet_padding_are_left_out(case: Any) -> None:
+def test_taps_that_read_only_padding_are_left_out(case: Any) -> None:
     *how, (first, stop), padding = case
-    live = live_taps(*how)
-    assert live.window == (slice(first, stop),)
-    assert (live.padding, live.uneven) == (padding, ())
-    assert live.taps == stop - first
+    planned = plan(*how)
+    assert planned.window == (slice(first, stop),)
+    assert (planned.padding, planned.explicit_padding) == (padding, ())
+    assert planned.taps == stop - first
 
 
 def test_uneven_padding() -> None:
-    assert live_taps((5,), (4,), 1, "same", 1) == Live((slice(0, 4),), (0,), (1, 2), (), (), (1,), 4, 5, 5)
-    assert live_taps((5, 5), (3, 3), 1, "valid", 1).padding == (0, 0)
+    assert plan((5,), (4,), 1, "same", 1) == Plan((slice(0, 4),), (0,), (1, 2), (), (), (1,), 4, 5, 5)
+    assert plan((5, 5), (3, 3), 1, "valid", 1).padding == (0, 0)
 
 
 def test_a_side_of_one_tap_needs_no_stride() -> None:
-    live = live_taps((8, 8), (3, 1), 2, (1, 0), 1)
-    assert (live.points, live.stride) == ((..., slice(None), slice(None, 7, 2)), (2, 1))
-    assert (live.padding, live.before, live.pixels, live.results) == ((1, 0), (), 32, 16)
+    planned = plan((8, 8), (3, 1), 2, (1, 0), 1)
+    assert (planned.pixels_read, planned.stride) == ((..., slice(None), slice(None, 7, 2)), (2, 1))
+    assert (planned.padding, planned.pad_before, planned.pixels, planned.results) == ((1, 0), (), 32, 16)
 
 
-def test_a_single_tap_takes_its_pixels_before_anything_else() -> None:
-    """No strided 1×1 convolution is left, and factors see a quarter of the pixels."""
-    live = live_taps((8, 8), (1, 1), 2, 0, 1)
-    assert (live.points, live.pixels, live.results) == ((..., slice(None, 7, 2), slice(None, 7, 2)), 16, 16)
+def test_with_a_single_tap_pixels_are_selected_first() -> None:
+    """No strided 1×1 convolution is left, and factors are applied to a quarter of the pixels."""
+    planned = plan((8, 8), (1, 1), 2, 0, 1)
+    assert (planned.pixels_read, planned.pixels, planned.results) == (
+        (..., slice(None, 7, 2), slice(None, 7, 2)),
+        16,
+        16,
+    )
 
 
 def test_a_side_of_one_result_needs_no_stride() -> None:
-    live = live_taps((64, 8), (5, 6), (1, 6), 0, 1)
-    assert (live.points, live.stride, live.before) == ((..., slice(None), slice(None, 6, 1)), (1, 1), ())
-    assert (live.pixels, live.results) == (64 * 6, 60)
-    assert live_taps((64, 6), (5, 6), (1, 6), 0, 1).points == (), "all of them are met"
+    planned = plan((64, 8), (5, 6), (1, 6), 0, 1)
+    assert (planned.pixels_read, planned.stride, planned.pad_before) == (
+        (..., slice(None), slice(None, 6, 1)),
+        (1, 1),
+        (),
+    )
+    assert (planned.pixels, planned.results) == (64 * 6, 60)
+    assert plan((64, 6), (5, 6), (1, 6), 0, 1).pixels_read == (), "all of them are read"
 
 
-def test_one_pixel_is_taken_without_a_step() -> None:
-    """Its stride in memory would be the step, which means nothing for one pixel; oneDNN goes by it all the same."""
-    live = live_taps((6, 3), (1, 1), (1, 6), 0, 1)
-    assert live.points == (..., slice(None), slice(None, 1, 1))
+def test_one_pixel_is_selected_without_a_step() -> None:
+    """Its stride in memory would be the step, and oneDNN would use it."""
+    planned = plan((6, 3), (1, 1), (1, 6), 0, 1)
+    assert planned.pixels_read == (..., slice(None), slice(None, 1, 1))
 
 
-def test_where_nothing_meets_anything_padding_is_met() -> None:
-    live = live_taps((1,), (2,), 4, 2, 1)
-    assert (live.window, live.before, live.points) == ((slice(0, 2),), (2, 0), (..., slice(None, 2, 1)))
+def test_a_convolution_that_reads_only_padding() -> None:
+    planned = plan((1,), (2,), 4, 2, 1)
+    assert (planned.window, planned.pad_before, planned.pixels_read) == (
+        (slice(0, 2),),
+        (2, 0),
+        (..., slice(None, 2, 1)),
+    )
 
 
 def test_what_is_too_short_for_its_stride_or_kernel_is_padded_beforehand() -> None:
-    between = live_taps((1,), (4,), 2, 3, 1)
-    assert (between.window, between.uneven) == ((slice(1, 4),), (2, 2)), "what lies between two live taps counts"
-    assert live_taps((2, 9, 9), (3, 3, 3), 1, 1, 1).uneven == (1, 1, 1, 1, 1, 1)
-    assert live_taps((4, 9, 9), (3, 3, 3), 1, 1, 1).uneven == ()
-    assert live_taps((2, 9), (3, 3), 1, 1, 1).uneven == ()
+    between = plan((1,), (4,), 2, 3, 1)
+    assert (between.window, between.explicit_padding) == ((slice(1, 4),), (2, 2)), (
+        "what lies between two taps that are used counts"
+    )
+    assert plan((2, 9, 9), (3, 3, 3), 1, 1, 1).explicit_padding == (1, 1, 1, 1, 1, 1)
+    assert plan((4, 9, 9), (3, 3, 3), 1, 1, 1).explicit_padding == ()
+    assert plan((2, 9), (3, 3), 1, 1, 1).explicit_padding == ()
 
 
 @st.composite
@@ -94,7 +108,7 @@ def layers(draw: st.DrawFn) -> tuple[nn.modules.conv._ConvNd, tuple[int, ...], i
     kernel, stride, padding, dilation, size = each(1, 6), each(1, 4), each(0, 3), each(1, 2), each(1, 8)
     reach = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     assume(all(p <= r < n + 2 * p for n, p, r in zip(size, padding, reach, strict=True)))
-    layer = list(CONVOLUTIONS)[dims - 1](inputs, outputs, kernel, stride, padding, dilation, groups)  # type: ignore[arg-type]
+    layer = list(FUNCTIONS)[dims - 1](inputs, outputs, kernel, stride, padding, dilation, groups)  # type: ignore[arg-type]
     return layer, (draw(st.integers(1, 5)), inputs, *size), draw(st.integers(0, 10**6))
 
 
@@ -107,7 +121,7 @@ def laid_out(t: Tensor, channels_last: bool) -> Tensor:
     return torch.empty_strided(t.shape, strides, dtype=t.dtype).copy_(t).requires_grad_()
 
 
-def passed(layer: nn.Module, x: Tensor, direction: Tensor | None) -> tuple[Tensor, ...]:
+def results(layer: nn.Module, x: Tensor, direction: Tensor | None) -> tuple[Tensor, ...]:
     """The result, and the gradients of a projection of it by batch and parameters."""
     y = layer(x)
     return y.detach(), *torch.autograd.grad(y, (x, *layer.parameters()), direction)
@@ -115,26 +129,28 @@ def passed(layer: nn.Module, x: Tensor, direction: Tensor | None) -> tuple[Tenso
 
 @given(layers(), st.booleans(), st.sampled_from([(torch.float32, 1e-4), (torch.bfloat16, 0.03)]))
 @settings(max_examples=300, deadline=None)
-def test_a_lean_convolution_is_the_same_convolution(case: Any, channels_last: bool, precision: Any) -> None:
+def test_a_planned_convolution_gives_the_same(case: Any, channels_last: bool, precision: Any) -> None:
     layer, shape, seed = case
     dtype, tolerance = precision
     g = torch.Generator().manual_seed(seed)
     for p in layer.parameters():
         p.data = torch.randn(p.shape, generator=g).to(dtype)
     x = torch.randn(shape, generator=g).to(dtype)
-    judge = copy.deepcopy(layer).double()
+    reference = copy.deepcopy(layer).double()
     layer.weight.data = laid_out(layer.weight.detach(), channels_last).detach()
-    lean(layer)
+    replace_convolutions(layer)
     lain, wide = laid_out(x, channels_last), laid_out(x.double(), False)
-    direction = torch.randn(judge(wide).shape, generator=g).to(dtype)
-    for ours, exact in zip(passed(layer, lain, direction), passed(judge, wide, direction.double()), strict=True):
-        assert ours.shape == exact.shape
-        assert (ours - exact).abs().max() <= tolerance * max(1.0, float(exact.abs().max()))
+    direction = torch.randn(reference(wide).shape, generator=g).to(dtype)
+    for result, expected in zip(
+        results(layer, lain, direction), results(reference, wide, direction.double()), strict=True
+    ):
+        assert result.shape == expected.shape
+        assert (result - expected).abs().max() <= tolerance * max(1.0, float(expected.abs().max()))
 
 
 def test_taps_that_were_left_out_have_no_gradient() -> None:
     layer = nn.Conv2d(2, 3, 3, padding=1)
-    lean(layer)
+    replace_convolutions(layer)
     layer(torch.randn(4, 2, 1, 1)).sum().backward()
     gradient = layer.weight.grad
     assert gradient is not None
@@ -148,7 +164,7 @@ def test_one_tap_on_one_pixel(padding: int) -> None:
     layer = nn.Conv2d(2, 3, 1, padding=padding)
     x = torch.randn(4, 2, 1, 1)
     exact = layer(x)
-    lean(layer)
+    replace_convolutions(layer)
     torch.testing.assert_close(layer(x), exact)
     with FlopCounterMode(display=False) as counter:
         layer(x)
@@ -160,13 +176,13 @@ def test_off_a_cpu_nothing_is_left_out() -> None:
     """Costs are counted on tensors without contents, by the paper's convention: with all taps."""
     for device, taps in (("cpu", 1), ("meta", 9)):
         layer = nn.Conv2d(2, 3, 3, padding=1, device=device)
-        lean(layer)
+        replace_convolutions(layer)
         x = torch.ones(4, 2, 1, 1, device=device)
         assert count_of(lambda layer=layer, x=x: layer(x)) == taps * 4 * 2 * 3
 
 
 class Doubled(nn.Conv2d):
-    """Somebody's own arithmetic."""
+    """A user's own arithmetic."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.conv2d(x, 2 * weight, bias, self.stride, self.padding)
@@ -181,10 +197,10 @@ class Doubled(nn.Conv2d):
     ],
     ids=["arithmetic of its own", "another padding", "no batch"],
 )
-def test_what_is_no_ordinary_convolution_stays_as_it_is(layer: nn.Module, shape: tuple[int, ...]) -> None:
+def test_other_convolutions_stay_as_they_are(layer: nn.Module, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     before = layer(x)
-    lean(layer)
+    replace_convolutions(layer)
     assert torch.equal(layer(x), before)
 
 
@@ -196,7 +212,7 @@ def sensors(width: float, num_classes: int = 4) -> nn.Module:
 
 
 @pytest.mark.parametrize("width", [Fraction(1), Fraction(1, 4)], ids=str)
-def test_networks_are_lean(width: Fraction) -> None:
+def test_networks_use_planned_convolutions(width: Fraction) -> None:
     """In bfloat16 and with channels last PyTorch alone is off by the size of the results themselves."""
     model = Model(sensors, "sensors", (1, 64, 6), 4)
     params = {k: v.to(torch.bfloat16) for k, v in model.init(width, 0).items()}

@@ -16,7 +16,7 @@ from pa3dfl.methods.common.contraction import ORDERS, Apply, Factored
 from pa3dfl.methods.flanc import BANK, COEF, FLANC, compose, plain
 from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V
 from pa3dfl.methods.pfedgate import GATE, PFedGate, score
-from pa3dfl.models.convolution import Window
+from pa3dfl.models.conv import Window
 
 
 @singledispatch

@@ -1,8 +1,8 @@
 """Stacked parameters as the ordinary ones that they consist of, and back.
 
 The gates of a recurrent layer and the projections of attention are several weights, one above the other. The tree
-holds each of them by itself, so that its leading rows and columns are a narrower layer. A network gets them stacked
-again for the time of a call (`hollow.py`).
+holds each of them by itself, so that its leading rows and columns are a narrower layer. For a call they are stacked
+again (`functional.py`).
 
 Where a dimension holds several blocks (heads; two directions; positions of a flattened sequence), each block shrinks by
 itself. The tree then has entry j of block i at j·k + i, k blocks in all, so that leading entries are the leading ones
@@ -90,10 +90,10 @@ def of_heads(module: str, heads: int) -> Orders:
     return rows | more | {f"{dot}out_proj.weight": (1, heads)}
 
 
-def lent(weights: Mapping[str, Tensor], keys: tuple[str, ...], orders: Orders) -> Tensor:
+def stacked(weights: Mapping[str, Tensor], keys: tuple[str, ...], orders: Orders) -> Tensor:
     """A module's parameter, of entries of the tree."""
     if len({orders.get(k) for k in keys}) > 1:
-        return torch.cat([lent(weights, (k,), orders) for k in keys])
+        return torch.cat([stacked(weights, (k,), orders) for k in keys])
     t = weights[keys[0]] if len(keys) == 1 else torch.cat([weights[k] for k in keys])
     for d, k in enumerate(orders.get(keys[0], ())):
         if k > 1:  # all pieces at once: a small network has no time for many operations

@@ -22,7 +22,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.models import checks, inspection, parts, start
 from pa3dfl.models.blocks import all_blocks, head_blocks
-from pa3dfl.models.hollow import Hollow, droppers, now
+from pa3dfl.models.functional import FunctionalModule, dropout, dropouts
 
 Shapes = dict[str, tuple[int, ...]]
 FULL = Fraction(1)
@@ -60,12 +60,12 @@ class Model:
         self.full_shapes: Shapes = self._shapes(full)
         self.normalised, self.tables = inspection.normalised(full), inspection.tables(full)
         batch = inspection.blank(full, self.input_shape)
-        self.drops_out = bool(droppers(full))
+        self.drops_out = bool(dropouts(full))
         self.whole_numbers = not batch.is_floating_point()
         self.layers, self.head = inspection.layers(name, full, batch, classes, self.stacks.layers)
         narrow = self._narrower()
         heads = head_blocks(self.stacks, None if narrow is None else parts.stacks(narrow), self.full_shapes)
-        once = Hollow(full, self.stacks.keys, heads.orders)
+        once = FunctionalModule(full, self.stacks.keys, heads.orders)
         self._narrow_shapes = None if narrow is None else self._shapes(narrow)
         self.blocks = all_blocks(self, heads, lambda params: once(params, batch))
 
@@ -135,11 +135,11 @@ class Model:
         """Inside, dropout is on, and drawn by the seed; outside it is off. One thread at a time."""
         with self._building:
             torch.manual_seed(seed)
-            now.dropping = True
+            dropout.on = True
             try:
                 yield
             finally:
-                now.dropping = False
+                dropout.on = False
 
     def blank(self, rows: int, device: torch.device | None = None) -> Tensor:
         """A batch of zeros."""
@@ -156,7 +156,7 @@ class Model:
             )
         return x.to(next(iter(params.values())).dtype)
 
-    def _network(self, width: Fraction) -> tuple[Hollow, Hollow, Shapes]:
+    def _network(self, width: Fraction) -> tuple[FunctionalModule, FunctionalModule, Shapes]:
         """The network, its encoder and its shapes."""
         networks = self._networks.by_width
         if width not in networks:
@@ -172,7 +172,7 @@ class Model:
                 encoder = copy.deepcopy(module)
                 encoder.set_submodule(self.head, nn.Identity())
                 how = (self.stacks.keys, self.blocks.orders)
-                networks[width] = (Hollow(module, *how), Hollow(encoder, *how), shapes)
+                networks[width] = (FunctionalModule(module, *how), FunctionalModule(encoder, *how), shapes)
         return networks[width]
 
     def _build(self, width: Fraction) -> nn.Module:
@@ -247,4 +247,4 @@ class _Networks(threading.local):
     """Each thread has its own."""
 
     def __init__(self) -> None:
-        self.by_width: dict[Fraction, tuple[Hollow, Hollow, Shapes]] = {}
+        self.by_width: dict[Fraction, tuple[FunctionalModule, FunctionalModule, Shapes]] = {}

@@ -1,7 +1,7 @@
 """Weights in factors, which a layer applies to a batch in the order with fewer multiply-adds.
 
 A layer can recover the plain weight first, or apply one factor after the other. Shapes alone decide which is cheaper.
-Both orders leave out kernel positions that read only padding (`models/convolution.py`).
+Both orders leave out kernel positions that read only padding (`models/conv`).
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from pa3dfl.models.convolution import CONVOLUTIONS, Window, live_taps, pointwise
+from pa3dfl.models.conv import FUNCTIONS, Window, plan, pointwise
 
 ORDERS = ("auto", "recover", "factors")
 Apply = Callable[[Tensor, Tensor], Tensor]
@@ -67,7 +67,7 @@ class Factored(Tensor):
         if len(args) > 1 and isinstance(args[1], Factored):
             if func == F.linear:
                 return _linear(*args, **kwargs)
-            if func in CONVOLUTIONS.values() and args[0].ndim == len(args[1].shape_of):
+            if func in FUNCTIONS.values() and args[0].ndim == len(args[1].shape_of):
                 return _convolve(func, *args, **kwargs)
         args, kwargs = tree_map(lambda a: a.recover() if isinstance(a, Factored) else a, (args, kwargs))
         return func(*args, **kwargs)
@@ -85,14 +85,14 @@ def _convolve(
     stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     how = [tuple(v) if isinstance(v, list) else v for v in (stride, padding, dilation)]
-    live = live_taps(input.shape[2:], weight.shape_of[2:], *how)
-    input = live.met(input)
+    planned = plan(input.shape[2:], weight.shape_of[2:], *how)
+    input = planned.select(input)
 
     def spatial(x: Tensor, w: Tensor, b: Tensor | None = None, groups: int = 1) -> Tensor:
-        return live.apply(func, x, w, b, dilation, groups)
+        return planned.apply(func, x, w, b, dilation, groups)
 
     # A grouped convolution has no factored form, because its weight covers only a part of the inputs.
-    if groups > 1 or weight.recovery_wins(input.shape[0], live.taps, live.pixels, live.results):
-        return spatial(input, weight.recover(live.window), bias, groups)
-    y = weight.in_turn(input, live.window, spatial, partial(pointwise, func))
-    return y if bias is None else y + bias[(...,) + (None,) * len(live.window)]
+    if groups > 1 or weight.recovery_wins(input.shape[0], planned.taps, planned.pixels, planned.results):
+        return spatial(input, weight.recover(planned.window), bias, groups)
+    y = weight.in_turn(input, planned.window, spatial, partial(pointwise, func))
+    return y if bias is None else y + bias[(...,) + (None,) * len(planned.window)]

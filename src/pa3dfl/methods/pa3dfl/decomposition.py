@@ -22,7 +22,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods.common.contraction import Apply, Factored
 from pa3dfl.models import Model
-from pa3dfl.models.convolution import Window
+from pa3dfl.models.conv import Window
 
 R2_RULES = ("max", "paper")
 

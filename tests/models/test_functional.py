@@ -1,11 +1,11 @@
-"""Networks that are lent weights for a call: as `functional_call` does it."""
+"""Networks called with given weights give what `functional_call` gives."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pa3dfl.models.hollow import Hollow
+from pa3dfl.models.functional import FunctionalModule
 
 
 class Tied(nn.Module):
@@ -30,29 +30,29 @@ def fresh(module: nn.Module) -> dict[str, Tensor]:
 def test_the_same_as_functional_call_and_so_are_gradients() -> None:
     weights, x = fresh(Tied()), torch.randn(2, 3)
     assert list(weights) == ["own", "first.weight", "first.bias"]
-    ours = Hollow(Tied())(weights, x)
-    theirs = functional_call(Tied(), weights, (x,))
-    assert torch.equal(ours, theirs)
-    slopes = [torch.autograd.grad(y.square().sum(), list(weights.values())) for y in (ours, theirs)]
+    result = FunctionalModule(Tied())(weights, x)
+    expected = functional_call(Tied(), weights, (x,))
+    assert torch.equal(result, expected)
+    slopes = [torch.autograd.grad(y.square().sum(), list(weights.values())) for y in (result, expected)]
     assert all(map(torch.equal, *slopes))
 
 
 @pytest.mark.parametrize("x", [torch.ones(2, 3), torch.ones(2, 4)], ids=["a call", "a call that fails"])
-def test_weights_are_returned(x: Tensor) -> None:
-    hollow = Hollow(Tied())
+def test_no_weights_are_kept(x: Tensor) -> None:
+    network = FunctionalModule(Tied())
     try:
-        hollow(fresh(Tied()), x)
+        network(fresh(Tied()), x)
     except ValueError:
         assert x.shape[1] == 4
-    assert {p.device.type for p in hollow.module.parameters()} == {"meta"}
-    assert hollow.module.first.weight is hollow.module.again[0].weight, "still tied"
+    assert {p.device.type for p in network.module.parameters()} == {"meta"}
+    assert network.module.first.weight is network.module.again[0].weight, "still tied"
 
 
 def test_more_weights_than_it_has_and_fewer() -> None:
     weights, x = fresh(Tied()), torch.ones(2, 3)
-    hollow = Hollow(Tied())
-    assert torch.equal(hollow(weights | {"head.weight": torch.ones(1)}, x), hollow(weights, x))
+    network = FunctionalModule(Tied())
+    assert torch.equal(network(weights | {"head.weight": torch.ones(1)}, x), network(weights, x))
     del weights["first.bias"]
     with pytest.raises(KeyError, match=r"first\.bias"):
-        hollow(weights, x)
-    assert {p.device.type for p in hollow.module.parameters()} == {"meta"}
+        network(weights, x)
+    assert {p.device.type for p in network.module.parameters()} == {"meta"}
