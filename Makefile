@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+JOBS ?= 2
 
 .PHONY: demo test test-deploy bench lint format docs dist clean
 
@@ -17,8 +18,8 @@ demo: $(VENV)/.ready  ## train on the bundled images, compare, draw
 	rm -rf runs/demo
 	$(BIN)/pa3dfl compare --quick --methods pa3dfl,fedavg,ditto,local-only --out runs/demo
 
-test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+test: $(VENV)/.ready  ## all tests, in two processes; JOBS=1 for one
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 	@command -v chromium chromium-browser > /dev/null || echo "left out: tests of pages in a browser, there is no chromium here"
 
 test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine: three quarters of an hour on two cores

@@ -1,20 +1,25 @@
 """A small federation on synthetic images, for any method: `make_task(method)`, then `play(method, task)`."""
 
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: `make test` runs as many processes as there are cores
+
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 from pa3dfl.core.randomness import numpy_generator
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.data import Arrays
-from pa3dfl.engines import Round
+from pa3dfl.engines import Round, local
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Update, assembly
@@ -34,6 +39,20 @@ def make_arrays(rows: int = 160, classes: int = 4, shape: tuple[int, ...] = (1, 
     y = np.arange(rows) % classes
     x = np.clip(pictures[y] + rng.normal(0, 60, (rows, *shape)), 0, 255).astype(np.uint8)
     return Arrays(x, y.astype(np.int64), classes)
+
+
+TINY: dict[str, Any] = {
+    "model": "cnn-fashion", "clients": 6, "per_round": 3, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 4,
+    "eval_every": 2, "threads": 1, "setting": "levels:1,1/16,1/256", "device": "cpu", "patience": 9,
+}  # fmt: skip
+"""Options of a short run on the file `data`."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    arrays = make_arrays(240)
+    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
+    return str(tmp_path / "tiny.npz")
 
 
 def build(method: Method, arrays: Arrays | None = None, **given: Any) -> Task:
@@ -78,6 +97,22 @@ def run(method: Method, task: Task, rounds: int = 3, per_round: int = 2) -> Play
 def on_task(task: Task, tree: dict[str, Tensor]) -> Tree:
     """As the federation does with initial states."""
     return {k: v.to(task.device, task.dtype) for k, v in tree.items()}
+
+
+def takes_steps_in_float32(method: Method, task: Task, rnd: int) -> Tree:
+    """The first and the last client train what they receive; gives the server's state."""
+    server = method.init_server(task)
+    for client in (task.clients[0], task.clients[3]):
+        [down] = method.download(task, server, [client], rnd)
+        trained, loss = local.train(method, task, client, down, {}, rnd, "train")
+        assert loss > 0
+        assert all(v.isfinite().all() and v.dtype == torch.float32 for v in trained.values())
+    return server
+
+
+def losses(played: Played) -> list[float]:
+    """The sum of the clients' training losses, by round."""
+    return [sum(u.loss for u in updates) for updates in played.rounds]
 
 
 @pytest.fixture

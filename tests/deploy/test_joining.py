@@ -24,12 +24,12 @@ def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def train_with_a_late_node(machines: Machines) -> None:
-    """The third node comes when the first order to train goes out."""
+def train_with_a_late_node(machines: Machines, first: str = "train") -> None:
+    """The third node comes when the first order of that kind goes out."""
     late = machines.here.pop(102)
 
     def before(node: int, order: dict[str, Any]) -> None:
-        if order["kind"] == "train":
+        if order["kind"] == first:
             machines.here[102] = late
 
     machines.before = before
@@ -53,14 +53,7 @@ def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
 def test_a_node_that_comes_after_a_test_may_have_a_width_of_its_own(method: str, tmp_path: Path) -> None:
     """It comes in the test after round 2, is tested after round 3, trains in rounds 4 and, after a restart, 5."""
     machines = Machines(tmp_path, CAPACITIES, method=method, per_round=3, rounds=4, patience=9, **SMALL.get(method, {}))
-    late = machines.here.pop(102)
-
-    def before(node: int, order: dict[str, Any]) -> None:
-        if order["kind"] == "test":
-            machines.here[102] = late
-
-    machines.before = before
-    machines.train(wait_for=2)
+    train_with_a_late_node(machines, "test")
     machines.configure(rounds=5)
     machines.train(resume=True)
     made = records(machines.deployment.run)

@@ -15,26 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_arrays
+from conftest import TINY, make_arrays
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.options.config import read_yaml
 from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.experiments import api
 from pa3dfl.federation.checkpoint import Checkpoints
 from pa3dfl.methods import assembly, find, registry
-
-TINY = {
-    "model": "cnn-fashion", "clients": 6, "per_round": 3, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 4,
-    "eval_every": 2, "threads": 1, "setting": "levels:1,1/16,1/256", "device": "cpu", "patience": 9,
-}  # fmt: skip
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> str:
-    arrays = make_arrays(240)
-    path = tmp_path / "tiny.npz"
-    np.savez(path, x=arrays.x, y=arrays.y)
-    return str(path)
 
 
 def run(data: str, out: Path, **given: Any) -> Path:
@@ -107,16 +94,20 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
     assert json.loads((whole / "summary.json").read_text())["rounds"] == 4
 
 
+def stopped_in_round_4(monkeypatch: pytest.MonkeyPatch, data: str, out: Path, **given: Any) -> None:
+    with monkeypatch.context() as m:
+        stop_at(m, 17)
+        with pytest.raises(Interrupted) as stopped:
+            run(data, out, method="fedavg", **given)
+    assert stopped.value.round == 3
+
+
 def test_rare_checkpoints_lose_nothing_to_a_polite_stop(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between rounds the state in memory is whole, and is saved even when no checkpoint was due."""
     whole = run(data, tmp_path / "whole", method="fedavg")
-    with monkeypatch.context() as m:
-        stop_at(m, 17)  # in round 4
-        with pytest.raises(Interrupted) as stopped:
-            run(data, tmp_path / "stopped", method="fedavg", checkpoint_every=100)
-    assert stopped.value.round == 3
+    stopped_in_round_4(monkeypatch, data, tmp_path / "stopped", checkpoint_every=100)
     api.resume(tmp_path / "stopped")
     assert_same(whole, tmp_path / "stopped")
 
@@ -193,10 +184,7 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(data, tmp_path / "whole", method="fedavg")
-    with monkeypatch.context() as m:
-        stop_at(m, 17)  # in round 4
-        with pytest.raises(Interrupted):
-            run(data, tmp_path / "torn", method="fedavg")
+    stopped_in_round_4(monkeypatch, data, tmp_path / "torn")
     newest = tmp_path / "torn" / "checkpoints" / "server.3.safetensors"
     newest.write_bytes(newest.read_bytes()[:1000])
     api.resume(tmp_path / "torn")

@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_federation import TINY, data, run, stop_at
+from test_federation import run, stop_at
 
 import pa3dfl
-from conftest import make_arrays
+from conftest import TINY, make_arrays
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.engines.cost import cost
 from pa3dfl.experiments import api
 from pa3dfl.runs import history
 from pa3dfl.runs.rundata import RunData
-
-__all__ = ["data"]
 
 
 def histories(path: Path) -> dict[str, bytes]:

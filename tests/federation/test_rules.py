@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from conftest import make_arrays
+from conftest import TINY
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import wire
 from pa3dfl.data import load
@@ -26,21 +25,10 @@ from pa3dfl.runs.format import RunDirectory
 from pa3dfl.runs.metrics import averages
 
 Make = Callable[..., Any]
-TINY = {
-    "model": "cnn-fashion", "clients": 6, "per_round": 2, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 4,
-    "eval_every": 2, "threads": 1, "setting": "levels:1,1/16,1/256", "device": "cpu", "patience": 9,
-}  # fmt: skip
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> str:
-    arrays = make_arrays(240)
-    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
-    return str(tmp_path / "tiny.npz")
 
 
 def federation(data: str, out: Path, **given: Any) -> Federation:
-    config = assembly.configure(TINY | {"data": data, "out": str(out)} | given)
+    config = assembly.configure(TINY | {"per_round": 2, "data": data, "out": str(out)} | given)
     out.mkdir()
     return api.build(config, load(config.data), RunDirectory(out))
 

@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import torch
 
-from pa3dfl.engines.local import train
+from conftest import takes_steps_in_float32
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.fedavg import FedAvg
 from pa3dfl.methods.fedrolex import FedRolex, places_of
@@ -113,10 +113,5 @@ def test_an_unchanged_slice_returns_to_its_place(make_task):
 def test_float32_resnet_takes_a_step_at_both_ends(make_task):
     task = make_task(METHOD, model="resnet18-gn", precision="fp32")
     task = replace(task, local=replace(task.local, batch=64))
-    server = METHOD.init_server(task)
-    for client in (task.clients[0], task.clients[3]):
-        [down] = METHOD.download(task, server, [client], 63)
-        trained, loss = train(METHOD, task, client, down, {}, 63, "train")
-        assert loss > 0
-        assert all(v.isfinite().all() and v.dtype == torch.float32 for v in trained.values())
+    takes_steps_in_float32(METHOD, task, 63)
     assert (task.clients[0].width, task.clients[3].width) == (1, Fraction(1, 16))

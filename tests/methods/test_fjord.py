@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from conftest import takes_steps_in_float32
 from pa3dfl.core.tree import leading
-from pa3dfl.engines.local import train
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.fedavg import FedAvg
 from pa3dfl.methods.fjord import STEPS, Fjord, narrower_widths
@@ -115,12 +115,7 @@ def test_float32_resnet_takes_a_step_at_every_narrower_width(make_task):
     method = Fjord()
     task = make_task(method, model="resnet18-gn", precision="fp32")
     task = replace(task, local=replace(task.local, batch=64))
-    server = method.init_server(task)
-    for client in (task.clients[0], task.clients[3]):
-        [down] = method.download(task, server, [client], 1)
-        trained, loss = train(method, task, client, down, {}, 1, "train")
-        assert loss > 0
-        assert all(v.isfinite().all() and v.dtype == torch.float32 for v in trained.values())
+    server = takes_steps_in_float32(method, task, 1)
     theta, batch = method.download(task, server, [task.clients[0]], 1)[0], batch_of(task, task.clients[0])
     for steps in range(1, 16):
         assert method.loss(task, Fraction(1), theta, {}, batch, {STEPS: torch.tensor(steps)}).isfinite()

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from conftest import losses
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.methods.pfedhn import PFedHN, hypernetwork
 from pa3dfl.methods.problem import Task
@@ -139,5 +140,5 @@ def test_it_learns(make_task: Make, play: Make) -> None:
     method = PFedHN()
     task = make_task(method, lr=0.1, epochs=5, setting="list:1/4,1/4,1/4,1/4")
     played = play(method, task, rounds=3, per_round=4)
-    losses = [sum(u.loss for u in updates) for updates in played.rounds]
-    assert losses[-1] < 0.8 * losses[0]
+    first, *_, last = losses(played)
+    assert last < 0.8 * first

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from masks import LAYERS, METHOD, kept
 
-from conftest import make_arrays
+from conftest import make_arrays, on_task
 from pa3dfl.core.randomness import key
 from pa3dfl.core.tree import take, wire
 from pa3dfl.data import Arrays
@@ -31,17 +32,6 @@ from pa3dfl.methods.tailorfl.method import (
     places_of,
 )
 from pa3dfl.models.channels import channels
-
-METHOD = TailorFL(importance_steps=3)
-LAYERS = ("conv1", "conv2", "fc1", "fc2")
-
-
-def on_task(task, tree):
-    return {k: v.to(task.device, task.dtype) for k, v in tree.items()}
-
-
-def kept(server, layer, client):
-    return server[MASK + layer][client.id].nonzero().flatten().tolist()
 
 
 def test_equal_full_widths_give_fedavg(make_task, play):

@@ -5,23 +5,13 @@ from fractions import Fraction
 
 import pytest
 import torch
+from masks import LAYERS, METHOD, kept
 
+from conftest import on_task
 from pa3dfl.core.tree import wire
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.tailorfl import method as tailorfl
-from pa3dfl.methods.tailorfl.method import IMPORTANCE, MASK, MODEL, TailorFL
-
-METHOD = TailorFL(importance_steps=3)
-LAYERS = ("conv1", "conv2", "fc1", "fc2")
-
-
-def on_task(task, tree):
-    return {k: v.to(task.device, task.dtype) for k, v in tree.items()}
-
-
-def kept(server, layer, client):
-    return server[MASK + layer][client.id].nonzero().flatten().tolist()
-
+from pa3dfl.methods.tailorfl.method import IMPORTANCE, MODEL
 
 PRUNED_INPUTS = {"conv2.weight", "fc1.weight", "fc2.weight", "head.weight"}
 
