@@ -207,10 +207,11 @@ def test_resume_refuses_other_data(data: str, tmp_path: Path) -> None:
         api.resume(path)
 
 
-def test_only_two_checkpoints_are_kept(data: str, tmp_path: Path) -> None:
+def test_only_two_checkpoints_and_the_best_are_kept(data: str, tmp_path: Path) -> None:
+    """Each of the two manifests names its own best: that of round 3 was round 2, the first evaluation."""
     path = run(data, tmp_path / "a", method="fedavg")
     names = sorted(f.name for f in (path / "checkpoints").iterdir())
-    assert names == ["server.3.safetensors", "server.4.safetensors", "state.json", "state.previous.json"]
+    assert names == [*(f"server.{rnd}.safetensors" for rnd in (2, 3, 4)), "state.json", "state.previous.json"]
 
 
 def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None:

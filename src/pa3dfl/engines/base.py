@@ -1,10 +1,11 @@
 """The interface between the federation and engines."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree, on_meta
 from pa3dfl.engines.guard import Rejected
 from pa3dfl.methods import Method, Score, Update
@@ -32,6 +33,8 @@ class Round:
     """By width, the shapes of what a client is sent; filled by `download`."""
     sent: dict[int, Tree] | None = None
     """By client, what it is sent; filled by `download`. None: do not keep it."""
+    keeps: bool = False
+    """Whether the updates of scored clients bring the tested models."""
 
     def download(self, clients: Sequence[Client]) -> list[Tree]:
         """The trees that these clients are sent. Engines call this once per client, and never `Method.download`."""
@@ -67,6 +70,10 @@ class Engine(ABC):
 
         Validation data chooses a client's model, test data scores it. Clients that do not answer have no score.
         """
+
+    def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
+        """The models of some of the clients that `evaluate` tests by a rule, made as it makes them."""
+        raise UserError(f"engine {self.name!r} leaves models with the clients: export them from the folders of nodes")
 
     def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027
         """Receive the rejected updates of the last round and the best round so far, to pass them on to clients."""

@@ -1,6 +1,6 @@
 """The reference engine: one client after another, on one device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -34,26 +34,44 @@ class Sequential(Engine):
             down, downs[i] = wire(downs[i]), {}
             select = work.select if client.id in work.scored else None
             own = work.private.get(client.id)
-            return self.train_one(work.method, work.task, client, down, own, work.number, select)[0]
+            update, model = self.train_one(work.method, work.task, client, down, own, work.number, select)
+            update.model = model if work.keeps else None
+            return update
 
         return self.each(one, work.clients, tick)
 
     def evaluate(self, work: Round, rules: Sequence[str], tick: Tick = silent) -> list[Score]:
-        scores: list[Score] = []
+        def scores(client: Client, down: Tree) -> list[Score]:
+            return [score for score, _ in self._test(work, client, down, rules)]
+
+        everybody = {c.id for c in work.clients}
+        return list(chain.from_iterable(self._chunks(work, everybody, scores, tick)))
+
+    def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
+        def model(client: Client, down: Tree) -> tuple[Score, Tree]:
+            return self._test(work, client, down, [rule])[0]
+
+        return self._chunks(work, ids, model, silent)
+
+    def _test(self, work: Round, client: Client, down: Tree, rules: Sequence[str]) -> list[tuple[Score, Tree]]:
+        own = work.private.get(client.id)
+        return self.test_one(work.method, work.task, client, down, own, work.number, rules, work.select)
+
+    def _chunks(
+        self, work: Round, ids: Collection[int], test: Callable[[Client, Tree], T], tick: Tick
+    ) -> Iterator[T]:  # fmt: skip
+        """The tests of some clients. Downloads are made for whole chunks, because their last bits depend on that."""
         for at in range(0, len(work.clients), self.chunk):
             chunk = work.clients[at : at + self.chunk]
-            downs = work.download(chunk)
+            wanted = [(i, c) for i, c in enumerate(chunk) if c.id in ids]
+            downs = work.download(chunk) if wanted else []
 
-            def one(i: int, chunk: Sequence[Client] = chunk, downs: list[Tree] = downs) -> list[Score]:
-                own = work.private.get(chunk[i].id)
+            def one(k: int, wanted: list[tuple[int, Client]] = wanted, downs: list[Tree] = downs) -> T:
+                i, client = wanted[k]
                 down, downs[i] = wire(downs[i]), {}
-                tested = self.test_one(
-                    work.method, work.task, chunk[i], down, own, work.number, rules, work.select
-                )  # fmt: skip
-                return [score for score, _ in tested]
+                return test(client, down)
 
-            scores += chain.from_iterable(self.each(one, chunk, tick))
-        return scores
+            yield from self.each(one, [c for _, c in wanted], tick)
 
     def each(self, work: Callable[[int], T], clients: Sequence[Client], tick: Tick) -> list[T]:
         """The results of `work` for the index of each client, in order."""

@@ -3,20 +3,23 @@
 A checkpoint is a set of safetensors files and a JSON manifest that names them. Each file's name holds its round, and
 the file is never changed. Replacing the manifest commits the state. The manifest before it and its files stay, so that
 a run can still be resumed if the disk loses the last write.
+
+The state of the best evaluation is kept in the same way: the manifest names its files, so that they stay. It costs no
+further write, because a checkpoint is saved whenever the best improves.
 """
 
 import json
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
 import torch
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import read_tensors, write_atomically, write_tensors
-from pa3dfl.core.tree import Tree
+from pa3dfl.core.tree import Tree, wire
 
 CURRENT, PREVIOUS = "state.json", "state.previous.json"
 
@@ -29,15 +32,44 @@ class Saved:
     facts: dict[str, Any]
 
 
+class BestFiles(NamedTuple):
+    """What a client's best evaluation started from: names of files, None for what was not there."""
+
+    round: int
+    server: str | None
+    private: str | None
+    model: str | None
+    """The model itself, where a test by `kept` used one that nothing else makes again."""
+
+
 @dataclass
 class Checkpoints:
     """The folder `checkpoints` of a run."""
 
     folder: Path
+    best: dict[int, BestFiles] = field(default_factory=dict)
+    """By client."""
     _private_files: dict[int, str] = field(default_factory=dict)
+    _models: dict[int, str] = field(default_factory=dict)
 
-    def save(self, rnd: int, server: Tree, private: Mapping[int, Tree], changed: set[int], facts: Any) -> None:
-        """Commit the state after round `rnd`; `changed` names the clients with a new private state."""
+    def put_models(self, rnd: int, models: Mapping[int, Tree | None]) -> None:
+        """Keep the tested models that a round left, in place of those before; None: the client was not tested."""
+        for i, model in models.items():
+            self._models.pop(i, None)
+            if model is not None:
+                name = f"model-{i}.{rnd}.safetensors"
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_tensors(self.folder / name, wire(model))
+                self._models[i] = name
+
+    def save(
+        self, rnd: int, server: Tree, private: Mapping[int, Tree], changed: set[int], best: Mapping[int, int],
+        facts: Any,
+    ) -> None:  # fmt: skip
+        """Commit the state after round `rnd`.
+
+        `changed` names the clients with a new private state, `best` the round of each client's best evaluation.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             files = {i: f"client-{i}.{rnd}.safetensors" for i in changed if private.get(i)}
@@ -48,13 +80,35 @@ class Checkpoints:
             if server_file:
                 write_tensors(self.folder / server_file, server)
             names = {str(i): name for i, name in self._private_files.items()}
-            manifest = {"round": rnd, "server": server_file, "private": names, "facts": facts}
+            for i in [i for i, of in best.items() if of == rnd]:
+                self.best[i] = BestFiles(rnd, server_file, self._private_files.get(i), self._models.get(i))
+            self.best = {i: files for i, files in self.best.items() if i in best}
+            manifest = {
+                "round": rnd,
+                "server": server_file,
+                "private": names,
+                "models": {str(i): name for i, name in self._models.items()},
+                "best": {str(i): files for i, files in self.best.items()},
+                "facts": facts,
+            }
             if (self.folder / CURRENT).exists():
                 write_atomically(self.folder / PREVIOUS, (self.folder / CURRENT).read_bytes())
             write_atomically(self.folder / CURRENT, json.dumps(manifest).encode())
             self._forget()
         except OSError as e:
             raise UserError(f"checkpoint of round {rnd} could not be written to {self.folder}: {e.strerror}") from e
+
+    def facts(self) -> dict[str, Any] | None:
+        """What the newest checkpoint holds beside tensors; fills `best`. None before the first commit."""
+        path = self.folder / CURRENT
+        if not path.exists():
+            return None
+        try:
+            manifest = json.loads(path.read_text())
+            self._name(manifest)
+            return dict(manifest["facts"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise UserError(f"{path} is not the manifest of a checkpoint ({type(e).__name__} {e})") from None
 
     def load(self, device: torch.device, private: MutableMapping[int, Tree] | None = None) -> Saved | None:
         """The newest state that can be read, None before the first commit. Clients' states are put into `private`."""
@@ -74,14 +128,22 @@ class Checkpoints:
         return None
 
     def _load(self, manifest: dict[str, Any], device: torch.device, private: MutableMapping[int, Tree]) -> Saved:
-        self._private_files = {int(i): name for i, name in manifest["private"].items()}
-        server = self._read(manifest["server"], device) if manifest["server"] else {}
+        self._name(manifest)
+        server = self.read(manifest["server"], device)
         for i, name in self._private_files.items():
-            private[i] = self._read(name, device)
+            private[i] = self.read(name, device)
         return Saved(manifest["round"], server, private, manifest["facts"])
 
-    def _read(self, name: str, device: torch.device) -> Tree:
-        return {k: v.to(device) for k, v in read_tensors(self.folder / name).items()}
+    def _name(self, manifest: dict[str, Any]) -> None:
+        """Take over the names of files."""
+        self._private_files = {int(i): name for i, name in manifest["private"].items()}
+        # Runs of earlier versions have neither.
+        self._models = {int(i): name for i, name in manifest.get("models", {}).items()}
+        self.best = {int(i): BestFiles(*files) for i, files in manifest.get("best", {}).items()}
+
+    def read(self, name: str | None, device: torch.device) -> Tree:
+        """The tensors of one file; none for None."""
+        return {k: v.to(device) for k, v in read_tensors(self.folder / name).items()} if name else {}
 
     def _forget(self) -> None:
         """Remove tensor files that neither manifest names."""
@@ -90,7 +152,8 @@ class Checkpoints:
             path = self.folder / manifest
             if path.exists():
                 content = json.loads(path.read_text())
-                named |= {content["server"], *content["private"].values()}
+                named |= {content["server"], *content["private"].values(), *content.get("models", {}).values()}
+                named.update(name for _, *names in content.get("best", {}).values() for name in names)
         for file in self.folder.iterdir():
             if file.name not in named and file.suffix in (".safetensors", ".part"):
                 file.unlink(missing_ok=True)

@@ -27,13 +27,15 @@ def judge(state: State, by_rule: Scores, plan: Plan, best_round_per_client: bool
     """Keep the best evaluation of each rule; stop when the rule that counts has not improved for `plan.patience`."""
     for rule, scores in by_rule.items():
         best = state.bests.setdefault(rule, Best())
-        if best_round_per_client and best.scores:
-            before = {s.client: s for s in best.scores}
-            now = {s.client: max(before.get(s.client, s), s, key=lambda s: s.val_accuracy) for s in scores}
-            scores = [s for _, s in sorted((before | now).items())]
-        val = averages(scores)["val_accuracy"]
+        found = {s.client: (s, state.round) for s in scores}
+        if best_round_per_client:
+            for own, rnd in zip(best.scores, best.rounds, strict=True):
+                if own.client not in found or own.val_accuracy >= found[own.client][0].val_accuracy:
+                    found[own.client] = own, rnd
+        chosen = [found[i] for i in sorted(found)]
+        val = averages([s for s, _ in chosen])["val_accuracy"]
         if val > best.val:
-            state.bests[rule] = Best(state.round, val, scores)
+            state.bests[rule] = Best(state.round, val, [s for s, _ in chosen], [rnd for _, rnd in chosen])
     if state.round - state.best.round > plan.patience * plan.rounds:
         state.stopped = True
 

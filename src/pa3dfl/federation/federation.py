@@ -46,10 +46,9 @@ class Federation:
         self._shares: dict[Fraction, float] = {}
 
     def start(self) -> State:
-        server = self.method.init_server(self.task)
         self.directory.rewind(None)
         self.history.rewind(0)
-        server = {k: v.to(self.task.device, self.task.dtype) for k, v in server.items()}
+        server = {k: v.to(self.task.device, self.task.dtype) for k, v in self.method.init_server(self.task).items()}
         return State(0, server, self._client_states(), self.plan.tested)
 
     def restore(self) -> State:
@@ -68,8 +67,8 @@ class Federation:
         self.history.rewind(state.round)
         self.joined = True  # clients may have joined after this state was saved
         if state.best.scores:
-            one_each = {c.width: c for c in (self.task.clients[s.client] for s in state.best.scores)}
-            self.work(state, list(one_each.values()), state.round).download(list(one_each.values()))
+            one_each = list({c.width: c for c in (self.task.clients[s.client] for s in state.best.scores)}.values())
+            self.work(state, one_each, state.round).download(one_each)
             self.write_clients(state)
         self._saved_round = state.round
         return state
@@ -144,6 +143,7 @@ class Federation:
         state.private.update(kept)
         state.kept = {i: s for i, s in state.kept.items() if i not in trained} | scores
         self._unsaved |= kept.keys()
+        self.checkpoints.put_models(rnd, {u.client.id: u.model for u in accepted})
 
     def evaluate(self, state: State, meter: Meter) -> evaluation.Scores:
         clients = self.tested()
@@ -160,14 +160,14 @@ class Federation:
             record["seconds"] = seconds
             state.seconds += seconds
             state.record = record
-            if self.plan.saves(state.round) or state.stopped:
+            if self.plan.saves(state.round) or state.round == state.best.round or state.stopped:
                 self.save(state)
             self.directory.append_round(record)
 
     def save(self, state: State) -> None:
         if state.round == self._saved_round:
             return
-        self.checkpoints.save(state.round, state.server, state.private, self._unsaved, state.facts())
+        self.checkpoints.save(state.round, state.server, state.private, self._unsaved, state.best.when(), state.facts())
         self._saved_round, self._unsaved = state.round, set()
 
     def work(
@@ -179,7 +179,7 @@ class Federation:
             state.server, self.joined = self.method.extend(self.task, state.server), False
         return Round(
             self.method, self.task, state.server, state.private, clients, rnd, self.plan.select, scored, self._shapes,
-            sent,
+            sent, self.plan.tested == "kept",
         )  # fmt: skip
 
     def record(

@@ -53,6 +53,18 @@ class Best:
     round: int = 0
     val: float = -1.0
     scores: list[Score] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    """Of each score: `round`, unless every client has a best round of its own."""
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> "Best":
+        """From JSON; runs of earlier versions have no `rounds`."""
+        scores = [Score(**s) for s in facts["scores"]]
+        return cls(facts["round"], facts["val"], scores, facts.get("rounds", [facts["round"]] * len(scores)))
+
+    def when(self) -> dict[int, int]:
+        """The round of each client's score."""
+        return {s.client: rnd for s, rnd in zip(self.scores, self.rounds, strict=True)}
 
 
 @dataclass
@@ -87,9 +99,6 @@ class State:
     @classmethod
     def restored(cls, saved: Saved, tested: str) -> "State":
         facts = dict(saved.facts)
-        bests = {
-            rule: Best(b["round"], b["val"], [Score(**s) for s in b["scores"]])
-            for rule, b in facts.pop("bests").items()
-        }
+        bests = {rule: Best.of(b) for rule, b in facts.pop("bests").items()}
         kept = {s["client"]: Score(**s) for s in facts.pop("kept")}
         return cls(saved.round, saved.server, saved.private, tested, bests, kept, **facts)

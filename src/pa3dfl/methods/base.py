@@ -53,6 +53,8 @@ class Update:
     """Why the engine refused the upload, if it did; the tree is then empty."""
     score: Score | None = None
     """The test of the locally trained model on the client's own data, if the round asked for it."""
+    model: Tree | None = None
+    """That model, if the round asked for it."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def test_embeddings_come_from_the_checkpoint(tmp_path: Path) -> None:
     method = assembly.make_method(config)
     task = assembly.make_task(config, method, arrays)
     server = method.init_server(task)
-    Checkpoints(tmp_path / "checkpoints").save(1, server, {}, set(), {})
+    Checkpoints(tmp_path / "checkpoints").save(1, server, {}, set(), {}, {})
     found = embeddings.record(config, tmp_path / "checkpoints")
     assert found
     encoded = np.array(found["encoded"])

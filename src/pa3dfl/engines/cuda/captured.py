@@ -4,7 +4,7 @@ Clients keep their true widths. Many small graphs at a time keep the GPU busy.
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
@@ -14,7 +14,7 @@ from pa3dfl.engines.base import Round, Tick, silent
 from pa3dfl.engines.cuda.program import Program, Results
 from pa3dfl.engines.cuda.streams import Job, Streams
 from pa3dfl.engines.sequential import CHUNK, Sequential, private_of
-from pa3dfl.methods import Score, Update
+from pa3dfl.methods import Method, Score, Update
 from pa3dfl.methods.problem import Client, Task
 
 
@@ -51,6 +51,8 @@ class Captured(Sequential):
             updates.append(Update(client, wire(upload), client.n, wire(keep), 0.0, received[client.id]))
             losses.append(loss)
             tested[client.id] = program.tested()
+            if work.keeps and client.id in work.scored:
+                updates[-1].model = model_of(method, task, client, program, trained)[1]
             tick()
         for update, loss in zip(updates, torch.stack(losses).tolist(), strict=True):
             update.loss = loss
@@ -63,11 +65,33 @@ class Captured(Sequential):
         if not local.repeatable(method, task):
             return super().evaluate(work, rules, tick)
 
+        tested = []
+        for client, program in self._tests(work, rules, {c.id for c in work.clients}):
+            tested.append((client, program.tested()))
+            tick()
+        # The host reads results after all work was launched, so that it waits only once.
+        return [score for client, results in tested for score in scores_of(task, client, results)]
+
+    def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
+        method, task = work.method, work.task
+        if not local.repeatable(method, task):
+            yield from super().remake(work, rule, ids)
+            return
+        for client, program in self._tests(work, [rule], ids):
+            trained = program.trained()[0] if rule == "adapted" else program.start
+            alpha, model = model_of(method, task, client, program, trained)
+            yield local.score(method, task, client, rule, {alpha: model}, work.select), model
+
+    def _tests(self, work: Round, rules: Sequence[str], ids: Collection[int]) -> Iterator[tuple[Client, Program]]:
+        """The programs of some clients, as their tests end."""
+
         def jobs() -> Iterator[Job]:
             for at in range(0, len(work.clients), CHUNK):
                 chunk = work.clients[at : at + CHUNK]
-                for client, down in zip(chunk, work.download(chunk), strict=True):
-                    yield client, *self._begin(work, client, down)
+                downs = work.download(chunk) if any(c.id in ids for c in chunk) else []
+                for client, down in zip(chunk, downs, strict=False):
+                    if client.id in ids:
+                        yield client, *self._begin(work, client, down)
 
         def test(program: Program, client: Client) -> None:
             if "adapted" in rules:
@@ -75,12 +99,7 @@ class Captured(Sequential):
             for rule in rules:
                 program.test(client, rule, work.select)
 
-        tested = []
-        for client, program in self.streams.beside(method, task, jobs(), test):
-            tested.append((client, program.tested()))
-            tick()
-        # The host reads results after all work was launched, so that it waits only once.
-        return [score for client, results in tested for score in scores_of(task, client, results)]
+        return self.streams.beside(work.method, work.task, jobs(), test)
 
     def _begin(self, work: Round, client: Client, down: Tree) -> tuple[Tree, Tree]:
         own = private_of(work.method, work.task, work.private.get(client.id), client)
@@ -92,6 +111,13 @@ class Captured(Sequential):
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def model_of(method: Method, task: Task, client: Client, program: Program, trained: Tree) -> tuple[float, Tree]:
+    """The candidate that the program's test chose, with its α; waits for the device."""
+    [score] = scores_of(task, client, program.tested())
+    candidates = method.personal(task, client.width, program.start, trained, program.fixed)
+    return score.alpha, wire(candidates[score.alpha])
 
 
 def scores_of(task: Task, client: Client, results: Results) -> list[Score]:
