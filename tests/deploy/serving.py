@@ -23,7 +23,14 @@ def serving(machines: Machines) -> Iterator[Any]:
     config = config_of(site, b"s" * 64, str(site.path / "superlink.db"))
     app = guarded(config, [])
     state = app.app.state.linkstate_factory.state()  # type: ignore[attr-defined]
-    settings = {"host": config.host, "port": config.port, "log_level": "warning", "proxy_headers": False, "ws": "none"}
+    settings = {
+        "host": config.host,
+        "port": config.port,
+        "log_level": "warning",
+        "proxy_headers": False,
+        "ws": "none",
+        "timeout_graceful_shutdown": 1,
+    }
     files = {"ssl_keyfile": config.ssl_keyfile, "ssl_certfile": config.ssl_certfile}
     server = uvicorn.Server(uvicorn.Config(app, **settings, **files))  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, daemon=True)

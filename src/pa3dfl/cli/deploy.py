@@ -15,6 +15,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.core.options.schema import coerce, whole_number
 
+PORTS = 65535
 # Options that the deployment sets itself or that its nodes provide.
 FIXED = (
     "engine", "out", "data_dir", "clients", "partition", "dirichlet_alpha", "classes_per_client", "setting",
@@ -52,7 +53,7 @@ def init(argv: list[str]) -> None:
     from pa3dfl.deploy.init import init as write
 
     deployment, nodes = deployment_in(args.pop("dir")), whole_number("nodes", args.pop("nodes"), at_least=1)
-    port = whole_number("port", args.pop("port"))
+    port = whole_number("port", args.pop("port"), 1, PORTS)
     host, insecure = args.pop("host"), args.pop("insecure")
     args.setdefault("data", "nodes")  # not the name of a data set: each node has its own data
     known = flat(configure(args))
@@ -70,14 +71,27 @@ def server(argv: list[str]) -> None:
         description="Start Flower's SuperLink and register the nodes whose public key is in DIR/keys.",
     )
     add_folder(parser)
-    deployment = deployment_in(parser.parse_exactly(argv).dir)
+    parser.add_argument(
+        "--metrics", metavar="PORT", help="serve metrics for Prometheus on this port of 127.0.0.1 [not served]"
+    )
+    args = parser.parse_exactly(argv)
+    deployment = deployment_in(args.dir)
     settings, environment = deployment.settings(), deployment.environment()
     deployment.read_token()
     deployment.proxies()
-    _bindable(str(settings["host"]), int(settings["port"]))
+    _bindable(str(settings["host"]), int(settings["port"]), "server.yaml")
+    more = []
+    if args.metrics is not None:
+        from pa3dfl.deploy.metrics import HOST, check_installed
+
+        check_installed()
+        port = whole_number("metrics", args.metrics, 1, PORTS)
+        _bindable(HOST, port, "--metrics")
+        more = [str(port)]
     sys.stdout.flush()
     # This process becomes the SuperLink. Flower reads its settings from the environment when it is imported.
-    os.execve(sys.executable, [sys.executable, "-m", "pa3dfl.deploy.superlink", str(deployment.path)], environment)
+    words = [sys.executable, "-m", "pa3dfl.deploy.superlink", str(deployment.path), *more]
+    os.execve(sys.executable, words, environment)
 
 
 def register(argv: list[str]) -> None:
@@ -143,7 +157,7 @@ STEPS: Mapping[str, Callable[[list[str]], None]] = {
 }
 
 
-def _bindable(host: str, port: int) -> None:
+def _bindable(host: str, port: int, option: str) -> None:
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as s:
@@ -151,7 +165,7 @@ def _bindable(host: str, port: int) -> None:
             s.bind(place)
     except OSError as e:
         if e.errno == errno.EADDRINUSE:
-            reason = "is in use: stop the program that listens there, or set another port in server.yaml"
+            reason = f"is in use: stop the program that listens there, or set another port in {option}"
         else:
             reason = (
                 f"cannot be listened on ({e.strerror or e}): set host and port in server.yaml; 0.0.0.0 is any address"

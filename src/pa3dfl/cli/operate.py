@@ -53,7 +53,7 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
         measured = "" if facts["accuracy"] is None else f", accuracy {100 * facts['accuracy']:.1f}%"
         found.append(f"latest: loss {facts['train_loss']:.3f}{measured}")
         down, up = facts["bytes_down"] / 1e6, facts["bytes_up"] / 1e6
-        found.append(f"traffic: {down:.1f} MB to nodes, {up:.1f} MB back, {facts['rejected']} updates rejected")
+        found.append(f"traffic: {down:.1f} MB to nodes, {up:.1f} MB back, {facts['rejected_updates']} updates rejected")
         found.append(f"time of a round: {duration(facts['seconds_per_round'])}")
     found.append(f"nodes: {online} of {len(facts['nodes'])} connected")
     if facts["missing"]:

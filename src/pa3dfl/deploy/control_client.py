@@ -50,6 +50,9 @@ class ControlClient:
             interceptors=[RuntimeVersionHttpInterceptor("pa3dfl"), Bearer(deployment.read_token())],
         )
 
+    def close(self) -> None:
+        self.client.close()
+
     def start(self, options: dict[str, Any]) -> int:
         """Start a training; return the id of its run."""
         app = fab_to_proto(Fab(hashlib.sha256(BUNDLE).hexdigest(), BUNDLE, {}))

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,8 +41,10 @@ class Status:
     nodes: list[Node]
     missing: list[str]
     """Who is not connected, or did not answer in the last round."""
-    rejected: int
-    """Updates that were rejected in this run."""
+    rejected: list[str]
+    """Whose update was rejected in the last round."""
+    rejected_updates: int
+    """In this run."""
     bytes_down: int
     bytes_up: int
     seconds_per_round: float | None
@@ -56,9 +59,10 @@ class Status:
 
 
 def status(deployment: DeploymentFolder) -> Status:
-    settings, control = deployment.settings(), ControlClient(deployment)
+    settings = deployment.settings()
     try:
-        found = control.list_nodes()
+        with closing(ControlClient(deployment)) as control:
+            found = control.list_nodes()
     except UserError as e:
         raise UserError(f"no status: {e}; `pa3dfl deploy server {deployment.path}` starts the server") from None
     directory = RunDirectory(deployment.run)
@@ -101,7 +105,8 @@ def status(deployment: DeploymentFolder) -> Status:
         train_loss=records[-1]["train_loss"] if records else None,
         nodes=sorted(nodes, key=lambda n: (n.client is None, n.client or 0, n.name)),
         missing=sorted({*silent, *away}),
-        rejected=sum(len(r["rejected"]) for r in records),
+        rejected=[names.get(r["client"], str(r["client"])) for r in records[-1]["rejected"]] if records else [],
+        rejected_updates=sum(len(r["rejected"]) for r in records),
         bytes_down=sum(r["bytes_down"] for r in records),
         bytes_up=sum(r["bytes_up"] for r in records),
         seconds_per_round=sum(recent) / len(recent) if recent else None,

@@ -1,4 +1,7 @@
-"""Flower's SuperLink with access control, in this process: `python -m pa3dfl.deploy.superlink FOLDER`."""
+"""Flower's SuperLink with access control, in this process.
+
+`python -m pa3dfl.deploy.superlink FOLDER [PORT FOR METRICS]`
+"""
 
 import os
 import subprocess
@@ -22,6 +25,7 @@ from pa3dfl.deploy.access import FLEET, AccessControl
 from pa3dfl.deploy.authn import TokenAuthn
 from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.keys import key_known
+from pa3dfl.deploy.metrics import serve_metrics
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.sender import OwnRepliesOnly
 from pa3dfl.deploy.supervisor import die_with_parent, supervised
@@ -74,7 +78,7 @@ def fleet_paths(app: Any) -> list[str]:
     return [path for path in app.openapi()["paths"] if path.startswith(FLEET)]
 
 
-def run(deployment: DeploymentFolder) -> None:
+def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
     # The database holds the tokens of running tasks: other users must not read it.
     umask = os.umask(0o077)
     database, secret_file = deployment.path.resolve() / "superlink.db", deployment.home() / "executor.secret"
@@ -95,6 +99,8 @@ def run(deployment: DeploymentFolder) -> None:
         register = [sys.executable, "-m", "pa3dfl.cli", "deploy", "register", str(deployment.path)]
         beside.append(subprocess.Popen(register, preexec_fn=die_with_parent))
         threading.Thread(target=beside[-1].wait, daemon=True).start()  # otherwise it stays as a zombie
+    if metrics_port is not None:
+        serve_metrics(deployment, metrics_port)
     state: Any = app.app  # FastAPI's
     threading.Thread(target=sweep_forever, args=(state.state.linkstate_factory.state,), daemon=True).start()
     try:
@@ -117,6 +123,6 @@ def run(deployment: DeploymentFolder) -> None:
 
 if __name__ == "__main__":
     try:
-        run(DeploymentFolder(Path(sys.argv[1])))
+        run(DeploymentFolder(Path(sys.argv[1])), *map(int, sys.argv[2:]))
     except UserError as e:
         sys.exit(f"pa3dfl: {e}")

@@ -57,9 +57,9 @@ def check_range(
         raise UserError(f"{name} is {value}: expected a finite number")
 
 
-def whole_number(name: str, value: Any, at_least: float | None = None) -> int:
+def whole_number(name: str, value: Any, at_least: float | None = None, at_most: float | None = None) -> int:
     number: int = coerce(name, value, int)
-    check_range(name, number, at_least)
+    check_range(name, number, at_least, at_most=at_most)
     return number
 
 
