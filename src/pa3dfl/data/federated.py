@@ -1,6 +1,6 @@
 """The federation's data as tensors: one store of raw rows, and who owns which."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,11 +105,16 @@ def crop_and_flip(x: Tensor, crops: Tensor) -> Tensor:
 
 def federate(
     arrays: Arrays, name: str, splits: Sequence[Split], augment: bool, device: torch.device,
-    layout: torch.memory_format = torch.contiguous_format,
+    layout: torch.memory_format = torch.contiguous_format, newcomers: Collection[int] = (),
 ) -> FederatedData:  # fmt: skip
+    """The rows of newcomers have no part in how all rows are normalised."""
     mean = std = None
     if arrays.x.dtype == np.uint8:
-        mean, std = (scaled(t, arrays.x.ndim, device) for t in _statistics(arrays, name))
+        known = np.ones(len(arrays.x), bool)
+        for i in newcomers:
+            known[np.concatenate([splits[i].train, splits[i].val, splits[i].test])] = False
+        statistics = _statistics(arrays.x[known] if newcomers else arrays.x, name)
+        mean, std = (scaled(t, arrays.x.ndim, device) for t in statistics)
     # A data set that would leave a GPU little room for training stays with the host; batches travel.
     near = device.type != "cuda" or 2 * arrays.x.nbytes <= torch.cuda.mem_get_info(device)[0]
     x, y = (torch.from_numpy(a).to(device if near else "cpu") for a in (arrays.x, arrays.y))
@@ -121,11 +126,11 @@ def scaled(statistic: Tensor, ndim: int, device: torch.device) -> Tensor:
     return 255 * statistic.to(device).view(1, -1, *[1] * (ndim - 2))
 
 
-def _statistics(arrays: Arrays, name: str) -> tuple[Tensor, Tensor]:
+def _statistics(x: np.ndarray, name: str) -> tuple[Tensor, Tensor]:
     if name in STATISTICS:
         known_mean, known_std = STATISTICS[name]
         return torch.tensor(known_mean), torch.tensor(known_std)
-    return mean_and_std(histogram(arrays.x))
+    return mean_and_std(histogram(x))
 
 
 def histogram(x: np.ndarray) -> np.ndarray:

@@ -98,7 +98,7 @@ def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation
 def federation_of(config: Config, method: Method, task: Task, engine: Engine, directory: RunDirectory) -> Federation:
     plan = Plan(
         rounds=known(config.rounds),
-        per_round=min(config.per_round, len(task.clients)),
+        per_round=min(config.per_round, len(task.clients) - len(task.newcomers)),
         eval_every=config.eval_every,
         patience=config.patience,
         select=config.select,
@@ -106,6 +106,7 @@ def federation_of(config: Config, method: Method, task: Task, engine: Engine, di
         eval_clients=config.eval_clients,
         robust=config.robust,
         tested=config.tested,
+        newcomer_rounds=config.newcomer_rounds,
     )
     return Federation(method, task, engine, plan, directory, f"{method.name} on {Path(config.data).name}")
 

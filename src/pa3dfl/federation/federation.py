@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from pa3dfl.core.errors import Interrupted, UserError
@@ -18,6 +18,8 @@ from pa3dfl.engines.guard import Guard, Rejected
 from pa3dfl.federation import evaluation
 from pa3dfl.federation.checkpoint import Checkpoints
 from pa3dfl.federation.client_states import ClientStates, memory_limits
+from pa3dfl.federation.cohort import absent, mean_loss, places
+from pa3dfl.federation.newcomers import Joining
 from pa3dfl.federation.robust import robust
 from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method, Update
@@ -79,16 +81,24 @@ class Federation:
     def run(self, state: State) -> State:
         plan, work = self.plan, partial(self.plan.work, tested=len(self.tested()))
         meter = Meter(self.label, plan.rounds, work, plan.next_evaluation, state.round)
-        with contextlib.closing(self.engine), meter, sigterm_as_interrupt():
+        with contextlib.closing(self.engine), sigterm_as_interrupt():
             try:
-                while state.round < plan.rounds and not state.stopped:
-                    self.round(state, meter)
+                with meter:
+                    while state.round < plan.rounds and not state.stopped:
+                        self.round(state, meter)
+                self.join(state)
             except KeyboardInterrupt:
                 # Within a round the state may be inconsistent: that round is lost.
                 if state.record is not None and state.record["round"] == state.round:
                     self.save(state)
                 raise Interrupted(self._saved_round, self.directory.path) from None
         return state
+
+    def join(self, state: State) -> None:
+        """Let the newcomers join, if there are any."""
+        if late := [c for c in self.task.clients if c.id in self.task.newcomers]:
+            work = self.work(state, late, state.round)
+            Joining(work, self.engine, self.guard, self.plan, self.directory, self.label).run()
 
     def round(self, state: State, meter: Meter) -> None:
         started, rnd = time.monotonic(), state.round + 1
@@ -198,8 +208,8 @@ class Federation:
         }
 
     def members(self) -> list[Client]:
-        """The clients that have data. In a deployment, places may be free for nodes that have not joined yet."""
-        return [c for c in self.task.clients if c.n]
+        """The clients that train. In a deployment, places may be free for nodes that have not joined yet."""
+        return [c for c in self.task.clients if c.n and c.id not in self.task.newcomers]
 
     def tested(self) -> list[Client]:
         """All members, or a sample that stays the same, so that evaluations can be compared."""
@@ -233,18 +243,3 @@ class Federation:
 
 def nothing() -> None:
     """The default of `evaluated`."""
-
-
-@lru_cache(maxsize=1024)
-def places(seed: int, rnd: int, n: int, per_round: int) -> tuple[int, ...]:
-    """The indices that a round samples among n clients."""
-    chosen = numpy_generator(seed, "sample", rnd).choice(n, min(per_round, n), replace=False)
-    return tuple(sorted(chosen.tolist()))
-
-
-def mean_loss(updates: list[Update]) -> float:
-    return sum(u.loss for u in updates) / len(updates)
-
-
-def absent(expected: list[Client], answered: set[int]) -> list[int]:
-    return [c.id for c in expected if c.id not in answered]

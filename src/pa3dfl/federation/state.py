@@ -22,6 +22,7 @@ class Plan:
     eval_clients: int = 0
     robust: str = "mean"
     tested: str = "adapted"
+    newcomer_rounds: int = 0
 
     @property
     def rules(self) -> list[str]:

@@ -15,6 +15,7 @@ from pa3dfl import methods
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.capacity import capacities, width_of
 from pa3dfl.core.options.config import Config, resolve
+from pa3dfl.core.options.newcomers import newcomers
 from pa3dfl.data import Arrays, federate, partition, split
 from pa3dfl.methods import Method
 from pa3dfl.methods.problem import Client, LocalTraining, Task
@@ -56,8 +57,9 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
     p_min = config.narrowest()
     model = make_model(known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min, config.init)
-    data = federate(arrays, config.data, splits, augment, device, layout_of(config, device))
     n = len(splits)
+    late = newcomers(config.newcomers, n, config.seed)
+    data = federate(arrays, config.data, splits, augment, device, layout_of(config, device), late)
     r = capacities(config.setting, n, config.seed)
     if config.capacity_rule == "strict":
         widths = strict_widths(method, model, p_min, r)
@@ -67,7 +69,7 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
         model.shapes(w)
     clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
     dtype, compute = dtypes_of(config)
-    return Task(model, p_min, config.seed, device, data, clients, rules(config), dtype=dtype, compute=compute)
+    return Task(model, p_min, config.seed, device, data, clients, rules(config), late, dtype=dtype, compute=compute)
 
 
 def layout_of(config: Config, device: torch.device) -> torch.memory_format:

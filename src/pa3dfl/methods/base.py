@@ -125,6 +125,15 @@ class Method(ABC):
         """
         return mean([u.tree for u in updates], [u.n for u in updates])
 
+    def welcome(self, task: Task, server: Tree, client: Client, update: Update | None) -> Tree:
+        """What the server keeps of a client that joins after training: entries that complete its state for this client.
+
+        Everything else of the state stays as it is. Called at the client's arrival, with no update, and after each of
+        its rounds; `server` then holds the entries of the call before. By default nothing is kept: the client receives
+        the current model and adapts it.
+        """
+        return {}
+
     def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
         """What a run keeps of the server's state at an evaluation, for pictures: see `pa3dfl.runs.history`."""
         return {}

@@ -10,7 +10,7 @@ authors' code. They use momentum and one client per step; here a step is plain S
 rate of its own that is not decayed. The outputs' biases start as the model's own initial parameters (also those of
 norms), so that clients start close together. pFedHN ignores capacities: all clients train the width that the weakest
 client can afford. The authors test the generated encoder below the client's own head, without training:
-`--tested received`.
+`--tested received`. A newcomer's embedding is learned below the fixed hyper-network, as in the paper.
 """
 
 import math
@@ -21,6 +21,7 @@ from functools import lru_cache
 
 from pa3dfl.core.tree import Tree
 from pa3dfl.methods.base import Method, Update, option
+from pa3dfl.methods.common import newcomer
 from pa3dfl.methods.common.heads import split_head
 from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.common.widths import narrowest
@@ -49,7 +50,7 @@ class PFedHN(Method):
     def init_server(self, task: Task) -> Tree:
         width = task.clients[0].width
         encoder, _ = split_head(task.model, task.initial(width))
-        tree = hypernetwork(self, task, width).init(len(task.clients), task.seed)
+        tree = hypernetwork(self, task, width).init(len(task.clients), task.seed, task.newcomers)
         return tree | {f"{DECODER}{k}.bias": v.flatten() for k, v in encoder.items()}
 
     def init_client(self, task: Task, client: Client) -> Tree:
@@ -71,6 +72,11 @@ class PFedHN(Method):
         network = hypernetwork(self, task, updates[0].client.width)
         network.update(server, [u.client.id for u in updates], [u.tree for u in updates])
         return server
+
+    def welcome(self, task: Task, server: Tree, client: Client, update: Update | None) -> Tree:
+        if update is None:
+            return newcomer.arrive(server)
+        return newcomer.settle(hypernetwork(self, task, client.width), server, update.tree)
 
     def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
         return hypernetwork(self, task, task.clients[0].width).history(server, clients)

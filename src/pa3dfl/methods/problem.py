@@ -71,3 +71,5 @@ class Task(Problem):
     data: FederatedData
     clients: list[Client]
     local: LocalTraining
+    newcomers: frozenset[int] = frozenset()
+    """Ids of the clients that take no part in training, and join after it."""

@@ -4,6 +4,7 @@
     metrics     means over clients, and the mean of the worst tenth
     run         runs read back, alone or several side by side
     tables      the comparison of runs: records for programs, a table for people
+    arrivals    the same for newcomers, by the rounds that they have trained
     pictures    learning curves, accuracy by capacity, partitions
     personal    a client's own model as files
 
@@ -15,25 +16,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pa3dfl.runs.pictures import capacity_picture, learning_curve, partition_picture
+    from pa3dfl.runs.arrivals import arrivals, render_arrivals
+    from pa3dfl.runs.pictures import capacity_picture, learning_curve, newcomers_picture, partition_picture
     from pa3dfl.runs.run import Run, average, find_runs, read_run
     from pa3dfl.runs.tables import across_seeds, comparison, render
 
 __all__ = [
     "Run",
     "across_seeds",
+    "arrivals",
     "average",
     "capacity_picture",
     "comparison",
     "find_runs",
     "learning_curve",
+    "newcomers_picture",
     "partition_picture",
     "read_run",
     "render",
+    "render_arrivals",
 ]
 
 _MODULES = {
-    "pictures": ("capacity_picture", "learning_curve", "partition_picture"),
+    "arrivals": ("arrivals", "render_arrivals"),
+    "pictures": ("capacity_picture", "learning_curve", "newcomers_picture", "partition_picture"),
     "run": ("Run", "average", "find_runs", "read_run"),
     "tables": ("across_seeds", "comparison", "render"),
 }

@@ -3,6 +3,7 @@
 config.yaml      the options of the run
 rounds.jsonl     one record a round
 clients.csv      one row a client, from the best evaluation
+newcomers.csv    one row a newcomer, number of its rounds and rule of testing
 summary.json     the result; a run without it is not finished
 checkpoints/     states to resume from
 private/         private states of clients for which memory has no room
@@ -12,7 +13,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,7 +29,11 @@ from pa3dfl.methods import Score
 from pa3dfl.methods.problem import Task
 
 
-def _accuracy(text: str) -> float | None:
+def _yes(text: str) -> bool:
+    return text == "1"
+
+
+def _number(text: str) -> float | None:
     value = float(text or "nan")
     return None if math.isnan(value) else value
 
@@ -38,17 +43,30 @@ COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "client": int,
     "r": float,
     "width": str,
-    "share": float,
+    "share": _number,
     "n_train": int,
     "n_val": int,
     "n_test": int,
-    "val_accuracy": _accuracy,
-    "test_accuracy": _accuracy,
+    "val_accuracy": _number,
+    "test_accuracy": _number,
     "alpha": str,
-    **dict.fromkeys(RULES_OF_TESTING, _accuracy),
+    "newcomer": _yes,
+    **dict.fromkeys(RULES_OF_TESTING, _number),
 }
 # Files of earlier versions lack these columns.
-OPTIONAL = ("share", *RULES_OF_TESTING)
+OPTIONAL = ("share", "newcomer", *RULES_OF_TESTING)
+# The columns of newcomers.csv; k is the number of rounds that the newcomer has trained.
+ARRIVAL_COLUMNS: Mapping[str, Callable[[str], Any]] = {
+    "client": int,
+    "method": str,
+    "r": float,
+    "width": str,
+    "k": int,
+    "rule": str,
+    "val_accuracy": _number,
+    "test_accuracy": _number,
+    "alpha": str,
+}
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,10 @@ class RunDirectory:
     @property
     def clients(self) -> Path:
         return self.path / "clients.csv"
+
+    @property
+    def newcomers(self) -> Path:
+        return self.path / "newcomers.csv"
 
     @property
     def summary(self) -> Path:
@@ -109,20 +131,31 @@ class RunDirectory:
     def write_clients(
         self, task: Task, tested: str, by_rule: Mapping[str, list[Score]], shares: Mapping[Fraction, float]
     ) -> None:
-        """Every client's score by rule `tested`, and its test accuracy by each rule.
+        """Every client's score by rule `tested`, and its test accuracy by each rule; newcomers have none.
 
         `shares` holds the size of a model of each width, as a share of the full model's.
         """
+        mine = {s.client: s for s in by_rule[tested]}
         others = {rule: {s.client: s.test_accuracy for s in scores} for rule, scores in by_rule.items()}
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        for s in by_rule[tested]:
-            c, sizes = task.clients[s.client], task.data.sizes(s.client)
+        rows: list[list[Any]] = []
+        for c in task.clients:
+            s, new = mine.get(c.id), c.id in task.newcomers
+            if s is None and not new:
+                continue
             accuracies = [others.get(rule, {}).get(c.id, "") for rule in RULES_OF_TESTING]
-            score = [s.val_accuracy, s.test_accuracy, s.alpha]
-            rows.writerow([c.id, float(c.r), c.width, shares[c.width], *sizes, *score, *accuracies])
-        write_atomically(self.clients, text.getvalue().encode())
+            score = [s.val_accuracy, s.test_accuracy, s.alpha] if s else [""] * 3
+            facts = [c.id, float(c.r), c.width, shares.get(c.width, ""), *task.data.sizes(c.id)]
+            rows.append([*facts, *score, int(new), *accuracies])
+        _write_csv(self.clients, COLUMNS, rows)
+
+    def write_newcomers(self, task: Task, method: str, scores: Sequence[tuple[int, Score]]) -> None:
+        """`scores` holds each newcomer's scores by rule, after numbers of rounds that it has trained."""
+        rows = []
+        for k, s in sorted(scores, key=lambda one: (one[1].client, one[0])):
+            c = task.clients[s.client]
+            facts = [c.id, method, float(c.r), c.width, k, s.rule]
+            rows.append([*facts, s.val_accuracy, s.test_accuracy, s.alpha])
+        _write_csv(self.newcomers, ARRIVAL_COLUMNS, rows)
 
     def write_summary(self, values: dict[str, Any]) -> None:
         write_atomically(self.summary, (json.dumps(values, indent=2) + "\n").encode())
@@ -141,23 +174,38 @@ class RunDirectory:
         return rounds
 
     def read_clients(self) -> list[dict[str, Any]]:
-        with self.clients.open(encoding="utf-8", errors="replace", newline="") as lines:
-            table = csv.DictReader(lines)
-            there = table.fieldnames or []
-            missing = [column for column in COLUMNS if column not in there and column not in OPTIONAL]
-            if missing:
-                raise UserError(f"{self.clients} lacks the column(s) {', '.join(missing)}: its header is not a run's")
-            readers = {column: read for column, read in COLUMNS.items() if column in there}
-            clients = []
-            for row in table:
-                try:
-                    clients.append({column: read(row[column]) for column, read in readers.items()})
-                except (TypeError, ValueError) as e:  # TypeError: the values that a short row lacks are None
-                    raise UserError(f"{self.clients}, line {table.line_num}, is not a client's row ({e})") from None
-        return clients
+        return _read_csv(self.clients, COLUMNS)
+
+    def read_newcomers(self) -> list[dict[str, Any]]:
+        return _read_csv(self.newcomers, ARRIVAL_COLUMNS)
 
     def read_summary(self) -> dict[str, Any]:
         return _json_object(self.summary.read_text("utf-8", "replace"), self.summary)
+
+
+def _write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    table.writerows(rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+def _read_csv(path: Path, columns: Mapping[str, Callable[[str], Any]]) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8", errors="replace", newline="") as lines:
+        table = csv.DictReader(lines)
+        there = table.fieldnames or []
+        missing = [column for column in columns if column not in there and column not in OPTIONAL]
+        if missing:
+            raise UserError(f"{path} lacks the column(s) {', '.join(missing)}: its header is not a run's")
+        readers = {column: read for column, read in columns.items() if column in there}
+        rows = []
+        for row in table:
+            try:
+                rows.append({column: read(row[column]) for column, read in readers.items()})
+            except (TypeError, ValueError) as e:  # TypeError: the values that a short row lacks are None
+                raise UserError(f"{path}, line {table.line_num}, is not a client's row ({e})") from None
+    return rows
 
 
 def _json_object(text: str, where: Path | str) -> dict[str, Any]:

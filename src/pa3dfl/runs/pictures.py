@@ -64,6 +64,23 @@ def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
     return _save(fig, out)
 
 
+def newcomers_picture(records: Sequence[dict[str, Any]], out: Path) -> Path:
+    """Mean test accuracy of newcomers against the rounds that they trained, from `arrivals.arrivals`; a dashed line
+    shows the clients that were trained in."""
+    names = [f"{record['name']}, {record['rule']}" for record in records]
+    fig, ax = _axes(5.6 + 0.08 * max(map(len, names), default=0), 4.0, "newcomers")
+    ax.set_ylabel("mean test accuracy (%)")
+    trained = [r["trained_in"] for r in records]
+    for i, accuracy in enumerate(trained):
+        if accuracy is not None:
+            colour, *_ = _STYLES[i % len(_STYLES)]
+            ax.axhline(100 * accuracy, color=colour, linestyle=(0, (4, 4)), linewidth=0.9)
+    _plot(ax, names, [record["after"] for record in records], "-")
+    ax.set_xticks(sorted({k for record in records for k, _ in record["after"]}))
+    ax.set_xlabel("rounds that the newcomer trained; dashed: clients that were trained in")
+    return _save(fig, out)
+
+
 def partition_picture(counts: np.ndarray, out: Path, title: str) -> Path:
     """One bar per client with a part for each label; `counts` (clients, labels) holds numbers of samples."""
     if counts.ndim != 2 or not counts.any():
@@ -99,14 +116,14 @@ def partition_picture(counts: np.ndarray, out: Path, title: str) -> Path:
     return _save(fig, out)
 
 
-def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, Any]]]) -> bool:
+def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, Any]]], only: str | None = None) -> bool:
     """Draw fractions as percent, one labelled line per run that has points; returns whether any had."""
     ends = []
     for i, (name, curve) in enumerate(zip(names, curves, strict=True)):
         points = [(x, 100 * y) for x, y in curve if y is not None]
         if points:
             colour, marker, dash = _STYLES[i % len(_STYLES)]
-            (line,) = ax.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dash)
+            (line,) = ax.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=only or dash)
             line.set(linewidth=1.8, markersize=5 if len(points) <= 30 else 2)
             ends.append((*points[-1], name, colour))
     # The axis spans ten points at least, so that noise of one point does not look like a difference.

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Run:
     rounds: list[dict[str, Any]]
     clients: list[dict[str, Any]]
     finished: bool
+    newcomers: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_run(path: Path) -> Run:
@@ -35,10 +36,11 @@ def read_run(path: Path) -> Run:
         raise UserError(f"{path} is not a run directory: it has no {files.rounds.name}")
     rounds = files.read_rounds()
     clients = files.read_clients() if files.clients.is_file() else []
+    newcomers = files.read_newcomers() if files.newcomers.is_file() else []
     finished = files.summary.is_file()
     summary = files.read_summary() if finished else _summary_so_far(files, rounds, clients)
     name = str(summary.get("method") or path.name)
-    return Run(path, name if finished else f"{name} (unfinished)", summary, rounds, clients, finished)
+    return Run(path, name if finished else f"{name} (unfinished)", summary, rounds, clients, finished, newcomers)
 
 
 def find_runs(paths: list[Path]) -> list[Run]:
@@ -107,5 +109,5 @@ def average(runs: Sequence[Run]) -> Run:
     facts = {k: v for k, v in first.summary.items() if k not in ("seed", "best_round")}
     return Run(
         first.path.parent, str(facts.get("method")), facts, rounds, [c for run in runs for c in run.clients],
-        all(run.finished for run in runs),
+        all(run.finished for run in runs), [c for run in runs for c in run.newcomers],
     )  # fmt: skip

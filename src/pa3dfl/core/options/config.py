@@ -55,6 +55,12 @@ class Config:
         None, "number of clients; default 100, or as many as the data names", group=WHO, at_least=1
     )
     per_round: int = option(20, "clients sampled in each round", group=WHO, at_least=1)
+    newcomers: str | None = option(
+        None, "clients that join after training: a share (10%), ids (3,17) or a file with ids", group=WHO
+    )
+    newcomer_rounds: int = option(
+        10, "rounds of its own that each newcomer trains", group=WHO, at_least=0, at_most=1000
+    )
     robust: str = option(
         "mean", "aggregation robust to malicious updates, see docs/deploy.md", group=WHO, choices=ROBUST
     )

@@ -5,12 +5,15 @@ clients, and a linear decoder maps this mix to the output, which is generated in
 take part in every mix, so that all of them receive gradients, also those of clients that were not sampled. Without
 attention, e_i^(l) is the encoder's output for client i.
 
+A row of NaN in E belongs to a client that is not there yet. The entry `newcomer` of a tree is the embedding of a client
+that came after training; what is generated from such a tree is that client's.
+
 A decoder has h weights per generated parameter: 1.3-1.7 G for ResNet-18. Its gradient is a product of two thin
 matrices. Neither the gradient nor the generated parameters of more than one layer ever exist in full (`decoders`).
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +27,7 @@ from pa3dfl.methods.common.decoders import Decoder, Held, Shape, Unfilled, plain
 # The largest number of attention weights (outputs × clients × all clients) to store. Beyond it, computing them again is
 # faster than storing them; for a thousand clients among a million they would take 4 GB per output.
 ATTENTION = 2**20
+NEWCOMER = "newcomer"
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,13 @@ class HyperNetwork:
     clip_norm: float
     attention: bool = True
 
-    def init(self, clients: int, seed: int) -> Tree:
+    def init(self, clients: int, seed: int, absent: Collection[int] = ()) -> Tree:
         def normal(purpose: str, *shape: int, std: float) -> Tensor:
             g = generator(seed, f"hypernetwork:{purpose}")
             return torch.empty(shape).normal_(0, std, generator=g)
 
         tree = {"embeddings": normal("embeddings", clients, self.embedding, std=1.0)}
+        tree["embeddings"][list(absent)] = torch.nan
         sizes = [self.embedding] + [self.hidden] * self.depth
         for i, (a, b) in enumerate(itertools.pairwise(sizes)):
             tree[f"encoder.{i}.weight"] = normal(f"encoder.{i}", b, a, std=(2 / a) ** 0.5)
@@ -73,7 +78,8 @@ class HyperNetwork:
 
     def mixes(self, tree: Tree, ids: list[int]) -> Tensor:
         """(outputs, clients, h): the aggregated embeddings e_i^(l) of the given clients."""
-        encoded = self.encoded(tree, tree["embeddings"])
+        embeddings, ids = _there(tree, ids)
+        encoded = self.encoded(tree, embeddings)
         if not self.attention:
             return encoded[ids].expand(len(self.outputs), -1, -1)
         few = len(self.outputs) * len(ids) * len(encoded) <= ATTENTION
@@ -148,6 +154,17 @@ class HyperNetwork:
 
 def _linear(tree: Tree, name: str) -> tuple[Tensor, Tensor]:
     return tree[f"decoder.{name}.weight"], tree[f"decoder.{name}.bias"]
+
+
+def _there(tree: Tree, ids: list[int]) -> tuple[Tensor, list[int]]:
+    """The embeddings of the clients that are there, and the places of the given clients among them."""
+    embeddings = tree["embeddings"]
+    here = ~embeddings.isnan().any(1)
+    if not here.all():
+        embeddings, ids = embeddings[here], (here.cumsum(0) - 1)[ids].tolist()
+    if NEWCOMER in tree:
+        embeddings, ids = torch.cat([embeddings, tree[NEWCOMER][None]]), [len(embeddings)] * len(ids)
+    return embeddings, ids
 
 
 def _attend(encoded: Tensor, ids: list[int], tau: Tensor) -> Tensor:

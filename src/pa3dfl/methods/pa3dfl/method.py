@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pa3dfl.core.tree import Tree, leading, lerp, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
+from pa3dfl.methods.common import newcomer
 from pa3dfl.methods.common.contraction import ORDERS
 from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.common.widths import multiples
@@ -66,7 +67,8 @@ class Pa3dFL(Method):
         return general.fresh(layout(self, problem), problem.seed, gains)
 
     def init_server(self, task: Task) -> Tree:
-        return self.init_general(task) | put(HN, hypernetwork(self, task).init(len(task.clients), task.seed))
+        network = hypernetwork(self, task)
+        return self.init_general(task) | put(HN, network.init(len(task.clients), task.seed, task.newcomers))
 
     def download(self, problem: Problem, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
         shapes = [layout(self, problem).personal_shapes(c.width, HEAD) for c in clients]
@@ -92,6 +94,12 @@ class Pa3dFL(Method):
         trained = [take(V, u.tree) for u in updates]
         hypernetwork(self, task).update(take(HN, server), [u.client.id for u in updates], trained)
         return self.average(task, server, updates)
+
+    def welcome(self, task: Task, server: Tree, client: Client, update: Update | None) -> Tree:
+        own = take(HN, server)
+        if update is None:
+            return put(HN, newcomer.arrive(own))
+        return put(HN, newcomer.settle(hypernetwork(self, task), own, take(V, update.tree)))
 
     def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
         own = take(HN, server)

@@ -104,6 +104,15 @@ class TailorFL(Method):
             server |= put(MASK, by_weight(task, take(MODEL, server), early))
         return server
 
+    def welcome(self, task: Task, server: Tree, client: Client, update: Update | None) -> Tree:
+        """The client's channels, by its own importances once they are known. The others' do not change."""
+        if update is not None and server[KNOWN][client.id]:
+            return {k: server[k] for k in server if not k.startswith(MODEL)}
+        own = {k: v.clone() for k, v in server.items() if not k.startswith(MODEL)}
+        if update is not None:
+            self._introduce(task, own, update)
+        return own
+
     def _average(self, task: Task, server: Tree, updates: list[Update]) -> None:
         """Merge the returned submodels into the global model."""
         model, places = take(MODEL, server), [places_of(task, server, u.client) for u in updates]

@@ -46,3 +46,6 @@ class WithoutHyperNetwork(Pa3dFL):
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         return self.average(task, server, updates)
+
+    def welcome(self, task: Task, server: Tree, client: Client, update: Update | None) -> Tree:
+        return {}

@@ -1,0 +1,241 @@
+"""Newcomers: training knows nothing of them, they change nothing of it, and they do not depend on each other."""
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_arrays, on_task
+from pa3dfl import methods
+from pa3dfl.core.errors import Interrupted, UserError
+from pa3dfl.core.options.newcomers import newcomers
+from pa3dfl.core.tree import Tree, wire
+from pa3dfl.engines import Engine, Round
+from pa3dfl.engines.cpu.threaded import Threaded
+from pa3dfl.engines.guard import Guard
+from pa3dfl.engines.sequential import Sequential
+from pa3dfl.experiments import api
+from pa3dfl.federation.newcomers import Joining
+from pa3dfl.federation.state import Plan
+from pa3dfl.methods import Method
+from pa3dfl.methods.common.hypernetwork import NEWCOMER, HyperNetwork, Output
+from pa3dfl.methods.common.newcomer import arrive, settle
+from pa3dfl.methods.problem import Task
+from pa3dfl.runs import Run, arrivals, newcomers_picture
+from pa3dfl.runs.format import RunDirectory
+
+Make = Callable[..., Any]
+LATE = frozenset({1, 3})
+TINY = {
+    "model": "cnn-fashion", "clients": 6, "per_round": 2, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 2,
+    "eval_every": 2, "threads": 1, "setting": "levels:1,1/16", "device": "cpu", "newcomers": "1,4",
+    "newcomer_rounds": 2,
+}  # fmt: skip
+
+
+def small(name: str) -> Method:
+    return methods.find(name)(**{"hidden": 8} if name in ("pa3dfl", "pfedhn") else {})
+
+
+def trained(method: Method, task: Task) -> Tree:
+    """The server's state after one round of those who are there from the start."""
+    server = on_task(task, method.init_server(task))
+    here = [c for c in task.clients if c.id not in task.newcomers]
+    return method.aggregate(task, server, Sequential().train(Round(method, task, server, {}, here, 1)), 1)
+
+
+def join(
+    method: Method, task: Task, server: Tree, ids: Sequence[int], folder: Path, engine: Engine | None = None
+) -> Joining:
+    plan = Plan(1, 1, 1, 1.0, "accuracy", 1, newcomer_rounds=2)
+    folder.mkdir()
+    work = Round(method, task, server, {}, [task.clients[i] for i in ids], 1)
+    joining = Joining(work, engine or Sequential(), Guard(method, task), plan, RunDirectory(folder), method.name)
+    joining.run()
+    return joining
+
+
+@pytest.mark.parametrize("name", [*methods.registry(), "pa3dfl-without-hn"])
+def test_nothing_changes_but_the_newcomers_own(name: str, make_task: Make, tmp_path: Path) -> None:
+    method = small(name)
+    task = make_task(method, newcomers="1,3", rounds=1)
+    assert task.newcomers == LATE
+    server = trained(method, task)
+    before = wire(server)
+    both = join(method, task, server, [1, 3], tmp_path / "both")
+    assert server.keys() == before.keys()
+    assert all(server[k].numpy().tobytes() == before[k].numpy().tobytes() for k in before)
+    for i, own in both.own.items():
+        for k in own.keys() & server.keys():  # rows of a table with one for each client
+            others = torch.arange(len(task.clients)) != i
+            rows = (others,) if len(own[k]) == len(others) else (slice(None), others)
+            assert torch.equal(own[k][rows], server[k][rows])
+    alone = join(method, task, server, [1], tmp_path / "alone")
+    assert alone.scores == [(k, s) for k, s in both.scores if s.client == 1]
+    assert all(torch.equal(alone.own[1][k], v) for k, v in both.own[1].items())
+    assert {(k, s.client, s.rule) for k, s in both.scores} == {
+        (k, i, rule) for k in (0, 1, 2) for i in LATE for rule in ("received", "adapted")
+    }
+
+
+def test_engines_agree(make_task: Make, tmp_path: Path) -> None:
+    method = methods.find("pa3dfl")(hidden=8)
+    task = make_task(method, newcomers="1,3")
+    server = trained(method, task)
+    a = join(method, task, server, [1, 3], tmp_path / "a")
+    b = join(method, task, server, [1, 3], tmp_path / "b", Threaded(2))
+    for i in LATE:
+        torch.testing.assert_close(a.own[i], b.own[i], rtol=0, atol=1e-9)
+    assert [s.test_accuracy for _, s in a.scores] == [s.test_accuracy for _, s in b.scores]
+
+
+@pytest.mark.parametrize("name", ["pa3dfl", "pfedhn", "tailorfl"])
+def test_training_does_not_see_their_data(name: str, make_task: Make) -> None:
+    method, seen = small(name), []
+    for value in (0, 255):
+        arrays = make_arrays()
+        task = make_task(method, arrays, newcomers="1,3")
+        for split in (task.data.splits[i] for i in LATE):
+            arrays.x[np.concatenate([split.train, split.val, split.test])] = value
+        seen.append(trained(method, make_task(method, arrays, newcomers="1,3")))
+    assert all(torch.equal(seen[0][k], v) or v.isnan().any() for k, v in seen[1].items())
+
+
+def network(attention: bool) -> HyperNetwork:
+    outputs = {"a": Output((4, 6), 1.0), "b": Output((3,), 1.0)}
+    return HyperNetwork(outputs, 3, 5, 2, 0.5, 0.1, 1.0, 0.1, 0.0, attention)
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_who_is_not_there_has_no_part_in_the_mix(attention: bool) -> None:
+    hn, shapes = network(attention), [{"a": (4, 6), "b": (3,)}] * 2
+    whole = {k: v.double() for k, v in hn.init(4, 0, absent=[1]).items()}
+    fewer = wire(whole | {"embeddings": whole["embeddings"][[0, 2, 3]]})
+    for a, b in zip(hn.generate(whole, [0, 3], shapes), hn.generate(fewer, [0, 2], shapes), strict=True):
+        torch.testing.assert_close(a, b)
+    target = hn.generate(fewer, [1], shapes[:1])
+    hn.update(whole, [0], [wire(target[0])])
+    hn.update(fewer, [0], [wire(target[0])])
+    torch.testing.assert_close(whole["embeddings"][[0, 2, 3]], fewer["embeddings"])
+    assert whole["embeddings"][1].isnan().all()
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_an_embedding_is_found_again(attention: bool) -> None:
+    """What another embedding generated, pruned: the one that is learned generates the same."""
+    hn, shapes = network(attention), [{"a": (2, 3), "b": (3,)}]
+    tree = {k: v.double() for k, v in hn.init(4, 0).items()}
+    there = tree | {NEWCOMER: tree["embeddings"][2] + 0.1}
+    [target] = hn.generate(there, [0], shapes)
+    start = tree | arrive(tree)
+    found = start | settle(hn, start, target)
+    [near], [far] = hn.generate(found, [0], shapes), hn.generate(start, [0], shapes)
+    for k in target:
+        torch.testing.assert_close(near[k], target[k], atol=1e-4, rtol=0)
+    assert sum(float((far[k] - target[k]).abs().sum()) for k in target) > 1e-2
+
+
+def write(tmp_path: Path) -> str:
+    arrays = make_arrays(240)
+    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
+    return str(tmp_path / "tiny.npz")
+
+
+class StopsAt(Sequential):
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def train_client(self, *args: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().train_client(*args)
+
+
+@pytest.mark.parametrize("name", ["pa3dfl", "ditto"])
+def test_a_stop_while_they_join_costs_one_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = TINY | {"data": write(tmp_path), "method": name, "engine": "sequential"}
+    given |= {"hidden": 8} if name == "pa3dfl" else {}
+    api.run(**given, out=str(tmp_path / "whole"))
+    # 2·2 trained, 4 tested; then 2 tested at arrival, 2 trained and 2 tested in each of two rounds.
+    for n, rounds in ((9, None), (15, 1)):
+        folder = tmp_path / f"stopped-{n}"
+        with monkeypatch.context() as m:
+            m.setattr(api, "engine_of", lambda *_, n=n: StopsAt(n))
+            with pytest.raises(Interrupted) as stopped:
+                api.run(**given, out=str(folder))
+        assert stopped.value.round == 2
+        there = folder / "newcomers.csv"
+        assert (max(int(row["k"]) for row in read(there)) if there.exists() else None) == rounds
+        api.resume(folder)
+        assert there.read_bytes() == (tmp_path / "whole/newcomers.csv").read_bytes()
+        assert (folder / "clients.csv").read_bytes() == (tmp_path / "whole/clients.csv").read_bytes()
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_the_files_say_who_and_how_well(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    api.run(**TINY, data=write(tmp_path), method="fedavg", out=str(out))
+    clients = {int(row["client"]): row for row in read(out / "clients.csv")}
+    assert [i for i, row in clients.items() if row["newcomer"] == "1"] == [1, 4]
+    assert all((row["test_accuracy"] == "") == (i in (1, 4)) for i, row in clients.items())
+    rows = RunDirectory(out).read_newcomers()
+    assert {(r["client"], r["method"], r["k"], r["rule"]) for r in rows} == {
+        (i, "fedavg", k, rule) for i in (1, 4) for k in (0, 1, 2) for rule in ("received", "adapted")
+    }
+    assert all(0 <= r["test_accuracy"] <= 1 for r in rows)
+    # FedAvg sends the same model however often a newcomer trains.
+    received = {(r["client"], r["test_accuracy"]) for r in rows if r["rule"] == "received"}
+    assert len(received) == 2
+
+
+def test_the_report_counts_rounds_to_95_percent(tmp_path: Path) -> None:
+    rows = [
+        {"client": i, "k": k, "rule": "received", "test_accuracy": a}
+        for i in (1, 4)
+        for k, a in ((0, 0.5), (1, 0.75 + i / 100), (2, 0.77))
+    ]
+    summary = {"method": "m", "rules": {"received": {"test_accuracy": 0.81}}}
+    [record] = arrivals([Run(tmp_path, "m", summary, [], [], True, rows)])
+    assert record["after"] == [[0, 0.5], [1, pytest.approx(0.775)], [2, 0.77]]
+    assert (record["newcomers"], record["trained_in"], record["within"]) == (2, 0.81, 1)
+    assert newcomers_picture([record], tmp_path / "newcomers.png").stat().st_size > 1000
+
+
+def test_who_is_a_newcomer(tmp_path: Path) -> None:
+    assert newcomers(None, 10, 0) == frozenset()
+    assert newcomers("3, 7", 10, 0) == {3, 7}
+    (tmp_path / "ids").write_text("0\n9\n")
+    assert newcomers(str(tmp_path / "ids"), 10, 0) == {0, 9}
+    assert len(newcomers("10%", 30, 0)) == 3
+    assert newcomers("10%", 30, 0) == newcomers("10%", 30, 0) != newcomers("10%", 30, 1)
+    assert len(newcomers("1%", 10, 0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("3,10", "newcomers 10 is not a client of 0..9"),
+        ("3,3", "names a client twice"),
+        ("", "newcomers '' cannot be read"),
+        ("0%", "not a share between 0% and 100%"),
+        ("many%", "not a share"),
+        ("nan%", "not a share"),
+        ("nowhere.txt", "newcomers 'nowhere.txt' cannot be read (No such file"),
+        ("0 1 2 3 4 5 6 7 8 9", "all 10 clients are newcomers"),
+        ("99%", "all 10 clients are newcomers"),
+    ],
+)
+def test_wrong_newcomers(text: str, said: str) -> None:
+    with pytest.raises(UserError) as e:
+        newcomers(text, 10, 0)
+    assert said in str(e.value)
+    assert "\n" not in str(e.value)
