@@ -23,7 +23,7 @@ def report(argv: list[str]) -> None:
     pictures = [report.learning_curve(runs, out / "learning_curve.png")]
     by_capacity = report.capacity_picture(runs, out / "capacity.png")
     pictures += [by_capacity] if by_capacity else []
-    joined = report.arrivals(runs)
+    joined = report.of_newcomers(runs)
     pictures += [report.newcomers_picture(joined, out / "newcomers.png")] if joined else []
     if args.json:
         print(json.dumps(records, indent=2))
@@ -33,6 +33,6 @@ def report(argv: list[str]) -> None:
     for name, table in tables.items():
         (out / name).write_text(json.dumps(table, indent=2) + "\n")
     if joined:
-        report.render_arrivals(joined, console())
+        report.render_newcomers(joined, console())
     for path in (*pictures, *(out / name for name in tables)):
         print(path)

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pa3dfl.runs.arrivals import arrivals, render_arrivals
+    from pa3dfl.runs.arrivals import of_newcomers, render_newcomers
     from pa3dfl.runs.pictures import capacity_picture, learning_curve, newcomers_picture, partition_picture
     from pa3dfl.runs.run import Run, average, find_runs, read_run
     from pa3dfl.runs.tables import across_seeds, comparison, render
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 __all__ = [
     "Run",
     "across_seeds",
-    "arrivals",
     "average",
     "capacity_picture",
     "comparison",
     "find_runs",
     "learning_curve",
     "newcomers_picture",
+    "of_newcomers",
     "partition_picture",
     "read_run",
     "render",
-    "render_arrivals",
+    "render_newcomers",
 ]
 
 _MODULES = {
-    "arrivals": ("arrivals", "render_arrivals"),
+    "arrivals": ("of_newcomers", "render_newcomers"),
     "pictures": ("capacity_picture", "learning_curve", "newcomers_picture", "partition_picture"),
     "run": ("Run", "average", "find_runs", "read_run"),
     "tables": ("across_seeds", "comparison", "render"),

@@ -13,7 +13,7 @@ from pa3dfl.runs.metrics import mean
 from pa3dfl.runs.run import Run
 
 
-def arrivals(runs: Iterable[Run]) -> list[dict[str, Any]]:
+def of_newcomers(runs: Iterable[Run]) -> list[dict[str, Any]]:
     """One record for each run with newcomers and each rule of testing, ready for JSON.
 
     `after` holds [k, mean test accuracy of the newcomers after k rounds]; `trained_in` the mean of the other clients.
@@ -45,7 +45,7 @@ def _record(run: Run, rule: str, own: Sequence[dict[str, Any]]) -> dict[str, Any
     }
 
 
-def render_arrivals(records: Sequence[dict[str, Any]], console: Console) -> None:
+def render_newcomers(records: Sequence[dict[str, Any]], console: Console) -> None:
     rounds = sorted({k for record in records for k, _ in record["after"]})
     title = "newcomers after k rounds of their own, beside clients that were trained in"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)

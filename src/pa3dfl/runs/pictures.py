@@ -65,7 +65,7 @@ def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
 
 
 def newcomers_picture(records: Sequence[dict[str, Any]], out: Path) -> Path:
-    """Mean test accuracy of newcomers against the rounds that they trained, from `arrivals.arrivals`; a dashed line
+    """Mean test accuracy of newcomers against the rounds that they trained, from `arrivals.of_newcomers`; a dashed line
     shows the clients that were trained in."""
     names = [f"{record['name']}, {record['rule']}" for record in records]
     fig, ax = _axes(5.6 + 0.08 * max(map(len, names), default=0), 4.0, "newcomers")

@@ -5,8 +5,9 @@ clients, and a linear decoder maps this mix to the output, which is generated in
 take part in every mix, so that all of them receive gradients, also those of clients that were not sampled. Without
 attention, e_i^(l) is the encoder's output for client i.
 
-A row of NaN in E belongs to a client that is not there yet. The entry `newcomer` of a tree is the embedding of a client
-that came after training; what is generated from such a tree is that client's.
+The entry `absent` of a tree is 1 for clients that are not there yet: their embeddings have no part in anything. The
+entry `newcomer` is the embedding of a client that came after training; what is generated from such a tree is that
+client's. Both entries exist only where there are newcomers.
 
 A decoder has h weights per generated parameter: 1.3-1.7 G for ResNet-18. Its gradient is a product of two thin
 matrices. Neither the gradient nor the generated parameters of more than one layer ever exist in full (`decoders`).
@@ -27,7 +28,7 @@ from pa3dfl.methods.common.decoders import Decoder, Held, Shape, Unfilled, plain
 # The largest number of attention weights (outputs × clients × all clients) to store. Beyond it, computing them again is
 # faster than storing them; for a thousand clients among a million they would take 4 GB per output.
 ATTENTION = 2**20
-NEWCOMER = "newcomer"
+ABSENT, NEWCOMER = "absent", "newcomer"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class HyperNetwork:
             return torch.empty(shape).normal_(0, std, generator=g)
 
         tree = {"embeddings": normal("embeddings", clients, self.embedding, std=1.0)}
-        tree["embeddings"][list(absent)] = torch.nan
+        if absent:
+            tree[ABSENT] = torch.zeros(clients).index_fill(0, torch.tensor(sorted(absent)), 1)
         sizes = [self.embedding] + [self.hidden] * self.depth
         for i, (a, b) in enumerate(itertools.pairwise(sizes)):
             tree[f"encoder.{i}.weight"] = normal(f"encoder.{i}", b, a, std=(2 / a) ** 0.5)
@@ -130,8 +132,8 @@ class HyperNetwork:
         """
         m = len(ids)
         # Sorted: a tree from a checkpoint may have another order, which changes the last bits of the norm.
-        small = {k: tree[k].detach().requires_grad_() for k in sorted(tree) if not k.startswith("decoder.")}
-        mixes = self.mixes(small, ids)
+        small = {k: tree[k].detach().requires_grad_() for k in sorted(tree) if not k.startswith(("decoder.", ABSENT))}
+        mixes = self.mixes(tree | small, ids)
         decoders, pace = self._decoders(tree, mixes.detach()), self.rate / m
         held = [Held([mine[k] for k in self.outputs]) for mine in trained]
         # Decoders step before the norm is known, so that each is read and written once. The norm is seldom too large.
@@ -159,8 +161,8 @@ def _linear(tree: Tree, name: str) -> tuple[Tensor, Tensor]:
 def _there(tree: Tree, ids: list[int]) -> tuple[Tensor, list[int]]:
     """The embeddings of the clients that are there, and the places of the given clients among them."""
     embeddings = tree["embeddings"]
-    here = ~embeddings.isnan().any(1)
-    if not here.all():
+    if ABSENT in tree:
+        here = tree[ABSENT] == 0
         embeddings, ids = embeddings[here], (here.cumsum(0) - 1)[ids].tolist()
     if NEWCOMER in tree:
         embeddings, ids = torch.cat([embeddings, tree[NEWCOMER][None]]), [len(embeddings)] * len(ids)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pa3dfl.core.tree import Tree, leading
-from pa3dfl.methods.common.hypernetwork import NEWCOMER, HyperNetwork
+from pa3dfl.methods.common.hypernetwork import ABSENT, NEWCOMER, HyperNetwork
 
 # More than L-BFGS needs for some tens of numbers.
 STEPS = 100
@@ -12,7 +12,8 @@ STEPS = 100
 
 def arrive(tree: Tree) -> Tree:
     """A newcomer starts in the middle of the clients that are there."""
-    return {NEWCOMER: tree["embeddings"].nanmean(0)}
+    here = tree["embeddings"]
+    return {NEWCOMER: (here[tree[ABSENT] == 0] if ABSENT in tree else here).mean(0)}
 
 
 def settle(network: HyperNetwork, tree: Tree, trained: Tree) -> Tree:
