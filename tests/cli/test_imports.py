@@ -68,5 +68,5 @@ def test_what_is_known_by_name_is_what_there_is() -> None:
     }
     assert names.methods() == found
     assert list(names.methods()) == list(found)
-    assert tuple(sources._CATALOGUE) == names.DATA
+    assert tuple(sources.CATALOGUE) == names.DATA
     assert tuple(registry._FACTORIES) == names.MODELS

@@ -172,10 +172,10 @@ def cifar100(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bytes:
         info = tarfile.TarInfo("cifar-100-binary/train.bin")
         info.size = record.size
         archive.addfile(info, io.BytesIO(record.tobytes()))
-    source = sources._CATALOGUE["cifar100"]
+    source = sources.CATALOGUE["cifar100"]
     download = dataclasses.replace(source.downloads[0], md5=hashlib.md5(packed.getvalue()).hexdigest())
     tiny = dataclasses.replace(source, count=2, downloads=(download,))
-    monkeypatch.setitem(sources._CATALOGUE, "cifar100", tiny)
+    monkeypatch.setitem(sources.CATALOGUE, "cifar100", tiny)
     return packed.getvalue()
 
 
@@ -211,7 +211,7 @@ def test_load_without_download_asks_no_server(server: Server, cifar100: bytes, m
 
 
 def test_published_addresses_and_checksums() -> None:
-    listed = {file.base + file.name: file.md5 for source in sources._CATALOGUE.values() for file in source.downloads}
+    listed = {file.base + file.name: file.md5 for source in sources.CATALOGUE.values() for file in source.downloads}
     fashion = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     cifar = "https://www.cs.toronto.edu/~kriz/"
     assert listed == {

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pa3dfl.core.randomness import generator, key, numpy_generator
+from pa3dfl.data import Arrays
 from pa3dfl.data.federated import FederatedData, crop_and_flip, federate
 from pa3dfl.data.partition import Split
-from pa3dfl.data.sources import Arrays
 
 CPU = torch.device("cpu")
 

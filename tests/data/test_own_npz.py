@@ -9,7 +9,8 @@ import pytest
 from written import CIFAR, FLAT, message, npz, write
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.data.sources import Arrays, load
+from pa3dfl.data import Arrays
+from pa3dfl.data.sources import load
 
 
 def own(tmp_path: Path, **arrays: Any) -> Arrays:
@@ -55,9 +56,10 @@ def test_own_whole_numbers_may_be_tokens(tmp_path: Path, dtype: type) -> None:
 
 @pytest.mark.parametrize("client", [[30, -5, 30, 7], ["zoe", "al", "zoe", "bo"], [b"z", b"a", b"z", b"b"]])
 def test_own_clients_are_numbered_in_sorted_order(tmp_path: Path, client: list) -> None:
-    owner = own(tmp_path, x=np.ones((4, 2)), y=[0, 1, 0, 1], client=client).client
-    assert owner is not None
-    assert (owner.dtype, owner.tolist()) == (np.int64, [2, 0, 2, 1])
+    arrays = own(tmp_path, x=np.ones((40, 2)), y=[0, 1, 0, 1] * 10, client=client * 10)
+    assert arrays.client is not None
+    assert (arrays.client.dtype, arrays.client.tolist()) == (np.int64, [2, 0, 2, 1] * 10)
+    assert arrays.names == tuple(n.decode() if isinstance(n, bytes) else str(n) for n in sorted(set(client)))
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from written import CIFAR, FLAT, ROWS, Files, message, npz, write
 
-from pa3dfl.core.options.names import DATA as NAMES
+from pa3dfl.core.options.names import DATA as ALL
 from pa3dfl.data import sources
+from pa3dfl.data.readers import EXPECTED
 from pa3dfl.data.sources import available, load, places
 
 FASHION = np.random.default_rng(0).integers(0, 256, (ROWS, 28, 28), dtype=np.uint8)
 Y = np.arange(ROWS, dtype=np.uint8)
+NAMES = ALL[:4]  # of images
 FINE = 99 - Y
 
 
@@ -29,8 +31,8 @@ def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sources, "_DEBIAN", tmp_path / "debian")
     for name in NAMES[1:]:
-        small = dataclasses.replace(sources._CATALOGUE[name], count=ROWS, extra=())
-        monkeypatch.setitem(sources._CATALOGUE, name, small)
+        small = dataclasses.replace(sources.CATALOGUE[name], count=ROWS, extra=())
+        monkeypatch.setitem(sources.CATALOGUE, name, small)
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -204,8 +206,8 @@ def test_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_extra_place_is_for_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = dataclasses.replace(sources._CATALOGUE["fashion-mnist"], extra=(tmp_path / "extra",))
-    monkeypatch.setitem(sources._CATALOGUE, "fashion-mnist", extra)
+    extra = dataclasses.replace(sources.CATALOGUE["fashion-mnist"], extra=(tmp_path / "extra",))
+    monkeypatch.setitem(sources.CATALOGUE, "fashion-mnist", extra)
     write(tmp_path / "extra", TRAIN)
     np.testing.assert_array_equal(load("fashion-mnist", download=False).y, Y)
     assert str(tmp_path / "extra") not in message("cifar10")
@@ -214,7 +216,8 @@ def test_extra_place_is_for_one_source(tmp_path: Path, monkeypatch: pytest.Monke
 def test_available(tmp_path: Path) -> None:
     write(tmp_path, BIN10)
     found = {f.name: f for f in available(tmp_path)}
-    assert tuple(found) == NAMES == ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
+    assert tuple(found) == ALL
+    assert NAMES == ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
     assert found["fashion-mnist-10k"].path == Path(sources.__file__).parent / "bundled"
     assert found["cifar10"].path == tmp_path / "cifar-10-batches-bin"
     assert found["cifar100"].path is None
@@ -231,6 +234,6 @@ def test_data_dir_that_does_not_exist(tmp_path: Path, name: str) -> None:
 
 
 def test_unknown_name() -> None:
-    known = "expected fashion-mnist-10k, fashion-mnist, cifar10, cifar100, or the path of a .npz"
+    known = f"expected {', '.join(ALL)}, or the path of {EXPECTED}"
     assert message("CIFAR-10") == f"unknown data 'CIFAR-10', did you mean cifar10?: {known}"
     assert message("zzz") == f"unknown data 'zzz': {known}"

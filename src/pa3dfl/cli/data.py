@@ -5,7 +5,10 @@ from pathlib import Path
 from pa3dfl.cli.flags import Parser, add_fields
 from pa3dfl.cli.printing import print_records
 
-FLAGS = ("partition", "clients", "seed", "dirichlet_alpha", "classes_per_client", "data_dir")
+FLAGS = (
+    "label_column", "client_column", "input_columns", "partition", "clients", "small_clients", "seed",
+    "dirichlet_alpha", "classes_per_client", "data_dir",
+)  # fmt: skip
 
 
 def data(argv: list[str]) -> None:
@@ -13,7 +16,7 @@ def data(argv: list[str]) -> None:
         "pa3dfl data",
         description="List the data sets; with NAME, describe how it is distributed to clients.",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="data set or .npz whose distribution to describe")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="data set, file or folder to describe")
     add_fields(parser, FLAGS)
     parser.add_argument("--out", type=Path, metavar="X", help="file of the picture [runs/partition-NAME.png]")
     parser.add_argument("--json", action="store_true", help="print as JSON")
@@ -21,7 +24,7 @@ def data(argv: list[str]) -> None:
     import numpy as np
 
     from pa3dfl import runs as report
-    from pa3dfl.data import available, label_counts, load
+    from pa3dfl.data import available, label_counts
     from pa3dfl.methods import assembly
 
     given = {k: v for k, v in vars(args).items() if k in FLAGS}
@@ -42,7 +45,7 @@ def data(argv: list[str]) -> None:
             print("searched: " + ", ".join(found[-1]["searched"] or []))
         return
     config = assembly.configure({"data": args.name, **given})
-    arrays = load(config.data, assembly.folder_of(config))
+    arrays = assembly.arrays_of(config)
     kind, rows = assembly.owners(config, arrays)
     counts = label_counts(rows, arrays.y, arrays.classes)
     sizes = counts.sum(1)

@@ -2,14 +2,17 @@
 
 from pa3dfl.core.options.names import DATA as NAMES
 from pa3dfl.core.options.names import PARTITIONS as KINDS
+from pa3dfl.data.arrays import Arrays, Columns
 from pa3dfl.data.federated import FederatedData, federate, histogram, mean_and_std, scaled
 from pa3dfl.data.partition import Split, Splits, label_counts, partition, split, split_one
-from pa3dfl.data.sources import Arrays, available, load, load_own
+from pa3dfl.data.readers.npz import load_own
+from pa3dfl.data.sources import available, load
 
 __all__ = [
     "KINDS",
     "NAMES",
     "Arrays",
+    "Columns",
     "FederatedData",
     "Split",
     "Splits",

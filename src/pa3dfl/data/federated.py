@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pa3dfl.data.arrays import Arrays
 from pa3dfl.data.partition import Split
-from pa3dfl.data.sources import Arrays
 
 # Channel means and deviations in use for the three data sets since McMahan et al. and FLGo; both
 # CIFARs share one pair.

@@ -9,6 +9,7 @@ import numpy as np
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.names import PARTITIONS
 from pa3dfl.core.randomness import numpy_generator
+from pa3dfl.data.arrays import TEST, TRAIN, VAL
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,13 @@ RECENT = 1024
 class Splits(Sequence[Split]):
     """Each client's rows split; made when asked for, as most of many never are."""
 
-    def __init__(self, rows: Sequence[np.ndarray], seed: int) -> None:
-        self.rows, self.seed = rows, seed
+    def __init__(self, rows: Sequence[np.ndarray], seed: int, part: np.ndarray | None = None) -> None:
+        self.rows, self.seed, self.part = rows, seed, part
         self._recent: dict[int, Split] = {}
         for i, mine in enumerate(rows):
             _check_size(i, mine)
+            if part is not None:
+                _check_parts(i, part[mine])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,22 +74,31 @@ class Splits(Sequence[Split]):
         if found is None:
             if len(self._recent) >= RECENT:
                 self._recent.clear()
-            self._recent[i] = found = split_one(i, self.rows[i], self.seed)
+            self._recent[i] = found = split_one(i, self.rows[i], self.seed, self.part)
         return found
 
     def trained(self, i: int) -> int:
         """How many rows a client trains on."""
+        if self.part is not None:
+            return len(self[i].train)
         return len(self.rows[i]) - 2 * _held_out(self.rows[i])
 
 
-def split(rows: Sequence[np.ndarray], seed: int) -> Splits:
-    return Splits(rows, seed)
+def split(rows: Sequence[np.ndarray], seed: int, part: np.ndarray | None = None) -> Splits:
+    """`part` says of each row of the data whether it trains, validates or tests; None: that is drawn."""
+    return Splits(rows, seed, part)
 
 
-def split_one(client: int, rows: np.ndarray, seed: int) -> Split:
-    """0.8 / 0.1 / 0.1 of a client's rows at random, unstratified."""
+def split_one(client: int, rows: np.ndarray, seed: int, part: np.ndarray | None = None) -> Split:
+    """0.8 / 0.1 / 0.1 of a client's rows at random, unstratified, or by the data's own parts."""
     _check_size(client, rows)
     rows = numpy_generator(seed, "split", client).permutation(rows)
+    if part is not None:
+        train, val, test = (rows[part[rows] == which] for which in (TRAIN, VAL, TEST))
+        if not len(val):
+            held_out = _held_out(train)
+            train, val = train[held_out:], train[:held_out]
+        return Split(train, val, test)
     held_out = _held_out(rows)
     return Split(*np.split(rows, [len(rows) - 2 * held_out, len(rows) - held_out]))
 
@@ -101,6 +113,15 @@ def _check_size(client: int, rows: np.ndarray) -> None:
         raise UserError(
             f"client {client} would own {len(rows)} rows: at least 3 are needed to train, validate and test; "
             "use fewer --clients or a milder --partition"
+        )
+
+
+def _check_parts(client: int, part: np.ndarray) -> None:
+    given = np.bincount(part, minlength=3)
+    if not given[TEST] or given[TRAIN] + given[VAL] < 2:
+        raise UserError(
+            f"client {client} has {given[TRAIN] + given[VAL]} rows to train and {given[TEST]} to test: at least 2 "
+            "and 1 are needed; remove the client, or move rows"
         )
 
 

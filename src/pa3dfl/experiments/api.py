@@ -12,16 +12,16 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.progress import duration
-from pa3dfl.data import Arrays, load
+from pa3dfl.data import Arrays
 from pa3dfl.engines import Engine, engine_of
 from pa3dfl.federation.federation import Federation, nothing
 from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import (
+    arrays_of,
     configure,
     fingerprint,
     flat,
-    folder_of,
     known,
     make_method,
     make_task,
@@ -55,7 +55,7 @@ def run(
             raise UserError(
                 f"{directory.path} is not a run directory: it will not be overwritten; choose another --out"
             )
-    arrays = load(config.data, folder_of(config))
+    arrays = arrays_of(config)
     federation = build(config, arrays, directory)
     federation.evaluated = evaluated
     try:
@@ -78,7 +78,7 @@ def resume(path: Path, data_dir: str | None = None, evaluated: Callable[[], None
     given = directory.read_config()
     expected = given.pop("data_fingerprint", None)
     config = configure(given | {"out": str(path)} | ({"data_dir": data_dir} if data_dir else {}))
-    arrays = load(config.data, folder_of(config))
+    arrays = arrays_of(config)
     if expected not in (None, fingerprint(arrays)):
         raise UserError(f"the data of {path} has changed since the run began: restore it, or start a new run")
     federation = build(config, arrays, directory)

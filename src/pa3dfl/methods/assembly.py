@@ -15,8 +15,9 @@ from pa3dfl import methods
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.capacity import capacities, width_of
 from pa3dfl.core.options.config import Config, resolve
+from pa3dfl.core.options.names import DATA
 from pa3dfl.core.options.newcomers import newcomers
-from pa3dfl.data import Arrays, federate, partition, split
+from pa3dfl.data import Arrays, Columns, federate, load, partition, split
 from pa3dfl.methods import Method
 from pa3dfl.methods.problem import Client, LocalTraining, Task
 from pa3dfl.methods.sizes import strict_widths
@@ -50,13 +51,17 @@ def make_method(config: Config) -> Method:
 
 def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     device = device_of(config.device)
-    _, rows = owners(config, arrays)
-    splits = split(rows, config.seed)
+    kind, rows = owners(config, arrays)
+    splits = split(rows, config.seed, arrays.part if kind == "natural" else None)
     augment = bool(config.augment)
     if augment and (arrays.x.ndim != 4 or arrays.x.dtype.kind != "u"):
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
     p_min = config.narrowest()
-    model = make_model(known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min, config.init)
+    try:
+        model = make_model(known(config.model), method, arrays.x.shape[1:], arrays.classes, p_min, config.init)
+    except UserError as e:
+        own = config.data in DATA or config.model == suited(arrays)
+        raise UserError(f"{e}{'' if own else f'; for this data try --model {suited(arrays)}'}") from e
     n = len(splits)
     late = newcomers(config.newcomers, n, config.seed)
     data = federate(arrays, config.data, splits, augment, device, layout_of(config, device), late)
@@ -70,6 +75,13 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
     dtype, compute = dtypes_of(config)
     return Task(model, p_min, config.seed, device, data, clients, rules(config), late, dtype=dtype, compute=compute)
+
+
+def suited(arrays: Arrays) -> str:
+    """A network of the package for such rows."""
+    if arrays.x.ndim == 2:
+        return "mlp-tabular" if arrays.x.dtype.kind == "f" else "lstm-text"
+    return "cnn-sensor" if arrays.x.ndim == 3 else "cnn-fashion"
 
 
 def layout_of(config: Config, device: torch.device) -> torch.memory_format:
@@ -102,6 +114,12 @@ def dtypes_of(config: Config) -> tuple[torch.dtype, torch.dtype | None]:
 
 def folder_of(config: Config) -> Path | None:
     return Path(config.data_dir).expanduser() if config.data_dir else None
+
+
+def arrays_of(config: Config) -> Arrays:
+    """The data of a run."""
+    columns = Columns(config.client_column, config.label_column, config.input_columns)
+    return load(config.data, folder_of(config), columns=columns, small=config.small_clients)
 
 
 def owners(config: Config, arrays: Arrays) -> tuple[str, list[np.ndarray]]:

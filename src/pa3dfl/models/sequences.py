@@ -1,8 +1,12 @@
-"""Networks for text, sensors and tables. Hidden sizes are multiples of 16, so that sixteenths are whole."""
+"""Networks for text, sensors and tables. Hidden sizes are multiples of 16, so that sixteenths are whole.
+
+Zeros at the end of a text or of a signal are padding: no output depends on how many there are.
+"""
 
 from collections import OrderedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 # Tokens: bytes, unless there are more classes, which are then the vocabulary too.
@@ -10,7 +14,7 @@ VOCABULARY = 256
 
 
 class LSTMText(nn.Module):
-    """Tokens, two recurrent layers; the last output decides."""
+    """Tokens, two recurrent layers; the output at the last token decides."""
 
     def __init__(self, width: float, num_classes: int) -> None:
         super().__init__()
@@ -20,23 +24,46 @@ class LSTMText(nn.Module):
         self.head = nn.Linear(h, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.lstm(self.embedding(x))[0][:, -1])
+        h = self.lstm(self.embedding(x))[0]
+        last = (lengths(x) - 1)[:, None, None].expand(-1, 1, h.shape[2])
+        out: Tensor = self.head(h.gather(1, last)[:, 0])
         return out
 
 
-class Transformer(nn.Module):
-    """What `first` makes of a batch (rows, positions, features), with learned positions; the mean decides."""
+def lengths(x: Tensor) -> Tensor:
+    """How many positions of each row (rows, …, positions) there are up to the last that is not zero; at least one."""
+    there = (x != 0).reshape(len(x), -1, x.shape[-1]).any(1)
+    place = torch.arange(1, x.shape[-1] + 1, device=x.device)
+    return (there * place).amax(1).clamp(min=1)
 
-    def __init__(self, first: nn.Module, positions: int, e: int, depth: int, num_classes: int) -> None:
+
+class Transformer(nn.Module):
+    """What `first` makes of a batch (rows, positions, features), with learned positions; the mean decides.
+
+    `piece` moments of the input are one position; None: the input has no padding.
+    """
+
+    def __init__(
+        self, first: nn.Module, positions: int, e: int, depth: int, num_classes: int, piece: int | None = None
+    ) -> None:
         super().__init__()
-        self.first = first
+        self.first, self.piece = first, piece
         self.position = nn.Parameter(0.02 * torch.randn(1, positions, e))
         layer = nn.TransformerEncoderLayer(e, 4, 2 * e, dropout=0.0, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, depth, nn.LayerNorm(e), enable_nested_tensor=False)
         self.head = nn.Linear(e, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.encoder(self.first(x) + self.position).mean(1))
+        h = self.first(x)
+        h = h + self.position[:, : h.shape[1]]
+        out: Tensor
+        if self.piece is None:
+            out = self.head(self.encoder(h).mean(1))
+            return out
+        n = (lengths(x)[:, None] + self.piece - 1) // self.piece
+        padding = torch.arange(h.shape[1], device=x.device) >= n
+        h = self.encoder(h, src_key_padding_mask=padding).masked_fill(padding[..., None], 0.0)
+        out = self.head(h.sum(1) / n.clamp(max=h.shape[1]))
         return out
 
 
@@ -58,16 +85,32 @@ class Sensors(nn.Module):
     def __init__(self, width: float, channels: int, num_classes: int) -> None:
         super().__init__()
         a, b = int(64 * width), int(128 * width)
-        self.encoder = nn.Sequential(
-            nn.Conv1d(channels, a, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2),
-            nn.Conv1d(a, b, 5, padding=2), nn.ReLU(), nn.AdaptiveAvgPool1d(4),
-            nn.Flatten(), nn.Linear(4 * b, b), nn.ReLU(),
-        )  # fmt: skip
+        self.first, self.second = nn.Conv1d(channels, a, 5, padding=2), nn.Conv1d(a, b, 5, padding=2)
+        self.pool = nn.MaxPool1d(2, ceil_mode=True)
+        self.mix = nn.Linear(4 * b, b)
         self.head = nn.Linear(b, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.encoder(x))
+        n = lengths(x)[:, None]
+        h = self.pool(_cut(F.relu(self.first(x)), n))
+        n = (n + 1) // 2
+        h = _quarters(_cut(F.relu(self.second(h)), n), n)
+        out: Tensor = self.head(F.relu(self.mix(h.flatten(1))))
         return out
+
+
+def _cut(h: Tensor, n: Tensor) -> Tensor:
+    """Zero after the first n moments."""
+    return h.masked_fill((torch.arange(h.shape[2], device=h.device) >= n)[:, None], 0.0)
+
+
+def _quarters(h: Tensor, n: Tensor) -> Tensor:
+    """The mean of each quarter of the first n moments, which are cut as by `nn.AdaptiveAvgPool1d(4)`."""
+    quarter, moment = torch.arange(4, device=h.device), torch.arange(h.shape[2], device=h.device)
+    start, end = quarter * n // 4, ((quarter + 1) * n + 3) // 4
+    within = (moment >= start[..., None]) & (moment < end[..., None])
+    share = within.to(h.dtype) / (end - start)[..., None]
+    return h @ share.transpose(1, 2)
 
 
 def lstm_text(width: float, input_shape: tuple[int, ...] = (80,), num_classes: int = 80) -> nn.Module:
@@ -78,7 +121,7 @@ def lstm_text(width: float, input_shape: tuple[int, ...] = (80,), num_classes: i
 def transformer_text(width: float, input_shape: tuple[int, ...] = (80,), num_classes: int = 80) -> nn.Module:
     _expect(input_shape, 1, "tokens (positions)")
     e = int(128 * width)
-    return Transformer(nn.Embedding(max(VOCABULARY, num_classes), e), input_shape[0], e, 2, num_classes)
+    return Transformer(nn.Embedding(max(VOCABULARY, num_classes), e), input_shape[0], e, 2, num_classes, 1)
 
 
 def transformer_sensor(width: float, input_shape: tuple[int, ...] = (6, 128), num_classes: int = 12) -> nn.Module:
@@ -86,7 +129,7 @@ def transformer_sensor(width: float, input_shape: tuple[int, ...] = (6, 128), nu
     _expect(input_shape, 2, "sensors (channels, moments)")
     e, (channels, moments) = int(64 * width), input_shape
     piece = min(8, moments)
-    return Transformer(Patches(nn.Conv1d(channels, e, piece, piece)), moments // piece, e, 2, num_classes)
+    return Transformer(Patches(nn.Conv1d(channels, e, piece, piece)), moments // piece, e, 2, num_classes, piece)
 
 
 def cnn_sensor(width: float, input_shape: tuple[int, ...] = (6, 128), num_classes: int = 12) -> nn.Module:

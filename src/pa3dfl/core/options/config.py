@@ -21,6 +21,7 @@ RULES_OF_TESTING = ("adapted", "received", "kept")
 WHAT, WHO, HOW, TEST, WHERE = "task", "federation", "local training", "evaluation", "execution"
 INITS = ("he", "pytorch")
 PRESETS = ("tuned", "paper")
+SMALL_CLIENTS = ("refuse", "leave-out")
 ROBUST = ("mean", "median", "trimmed", "clip")
 ENGINES = ("auto", "sequential", "threaded", "captured", "flower")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
@@ -31,7 +32,18 @@ class Config:
     """The options of a run. `resolve` fills fields that are None from the presets of the data set."""
 
     method: str = option("pa3dfl", "a method that `pa3dfl methods` lists, or package.module:Class", group=WHAT)
-    data: str = option("fashion-mnist-10k", f"{', '.join(DATA)}, or a .npz with x, y and optionally client", group=WHAT)
+    data: str = option(
+        "fashion-mnist-10k",
+        f"{', '.join(DATA)}; or your own: a .npz, .csv or .parquet, LEAF's .json, or a folder of .json, .txt or images",
+        group=WHAT,
+    )
+    label_column: str | None = option(None, "of a .csv or .parquet: the column to predict; default none", group=WHAT)
+    client_column: str | None = option(
+        None, "of a .csv or .parquet: the column that says which client owns a row; default none", group=WHAT
+    )
+    input_columns: str | None = option(
+        None, "of a .csv or .parquet: the columns to predict from, separated by commas; default all others", group=WHAT
+    )
     model: str | None = option(None, f"{', '.join(MODELS)}, or package.module:factory", group=WHAT)
     seed: int = option(0, "seed of all random numbers", group=WHAT, at_least=0)
     init: str = option(
@@ -65,6 +77,9 @@ class Config:
         "mean", "aggregation robust to malicious updates, see docs/deploy.md", group=WHO, choices=ROBUST
     )
     partition: str | None = option(None, "how rows are distributed to clients", group=WHO, choices=PARTITIONS)
+    small_clients: str = option(
+        "refuse", "what to do if your own data has clients with fewer than ten rows", group=WHO, choices=SMALL_CLIENTS
+    )
     dirichlet_alpha: float | None = option(
         None, "α of Dirichlet(α·p*); smaller values skew labels more", group=WHO, above=0
     )
@@ -137,8 +152,15 @@ class Config:
         """A digest that is equal for configs that must give equal results."""
         # A preset acts only through the values that it gives to other fields.
         irrelevant = {"preset", "out", "data_dir", "checkpoint_every", "timeout"}
-        relevant = {k: v for k, v in dataclasses.asdict(self).items() if k not in irrelevant}
+        relevant = {k: v for k, v in identity(self).items() if k not in irrelevant}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The values that digests are made of. An option that came later counts only where it is used."""
+    later = {"label_column", "client_column", "input_columns", "small_clients"}
+    default = {f.name: f.default for f in dataclasses.fields(config)}
+    return {k: v for k, v in dataclasses.asdict(config).items() if k not in later or v != default[k]}
 
 
 def resolve(given: Mapping[str, Any], method_fields: Mapping[str, Field]) -> Config:
@@ -170,7 +192,7 @@ def preset(data: str, method: str, setting: str, kind: str = "tuned") -> dict[st
     """Preset options, from general to specific: any data, this data set, this method on it, this setting."""
     default = _preset_file("default")
     if data not in DATA:
-        return default
+        return default | ({"model": "mlp-tabular"} if data.endswith((".csv", ".csv.gz", ".parquet")) else {})
     own = _preset_file(data)
     like = own.pop("like", data)
     by_method = _preset_file(f"{kind}/{like}") | _preset_file(f"{kind}/{data}")

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-DATA = ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100")
+DATA = ("fashion-mnist-10k", "fashion-mnist", "cifar10", "cifar100", "hapt", "shakespeare", "inst-eval")
 PARTITIONS = ("iid", "dirichlet", "classes", "natural")
 MODELS = (
     "cnn-fashion", "cnn-cifar100", "resnet18-gn", "lstm-text", "transformer-text", "transformer-sensor", "cnn-sensor",

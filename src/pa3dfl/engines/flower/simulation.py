@@ -18,7 +18,6 @@ from flwr.simulation import run_simulation
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.tree import Tree
-from pa3dfl.data import load
 from pa3dfl.engines import engine_of
 from pa3dfl.engines.flower.engine import Flower, content, record
 from pa3dfl.engines.flower.messages import Facts, read_facts, write_facts
@@ -26,7 +25,7 @@ from pa3dfl.engines.flower.node import LocalRun, answer
 from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Score
-from pa3dfl.methods.assembly import configure, flat, folder_of, make_method, make_task
+from pa3dfl.methods.assembly import arrays_of, configure, flat, make_method, make_task
 from pa3dfl.methods.problem import Client, Task
 
 client_app = ClientApp()
@@ -59,7 +58,7 @@ def _built(text: str) -> tuple[Method, Task, Sequential]:
     config = configure(read_facts(text))
     torch.set_num_threads(config.threads)
     method = make_method(config)
-    task = make_task(config, method, load(config.data, folder_of(config)))
+    task = make_task(config, method, arrays_of(config))
     worker = engine_of("sequential", task.device)
     assert isinstance(worker, Sequential)
     return method, task, worker

@@ -4,7 +4,6 @@ The order: first seed before further seeds; within a seed the Hetero columns bef
 strongest rivals, the other methods, the ablations, then Pa3dFL with other options (for the figures).
 """
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -16,7 +15,7 @@ from typing import Any
 
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
-from pa3dfl.core.options.config import Config
+from pa3dfl.core.options.config import Config, identity
 from pa3dfl.experiments.reproduce import paper
 from pa3dfl.methods import assembly
 
@@ -129,7 +128,7 @@ def config_of(cell: Cell, given: Mapping[str, Any], part: Fraction | int) -> Con
 
 def key(config: Config) -> str:
     """Equal for runs that are to give the same result, on whatever machine."""
-    values = {k: v for k, v in dataclasses.asdict(config).items() if k not in _ELSEWHERE}
+    values = {k: v for k, v in identity(config).items() if k not in _ELSEWHERE}
     values["precision"] = "fp32" if config.precision == "tf32" else config.precision
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:10]
 

@@ -12,11 +12,12 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.capacity import capacities
 from pa3dfl.core.options.schema import coerce
 from pa3dfl.core.progress import duration
-from pa3dfl.data import NAMES, load
+from pa3dfl.data import NAMES
 from pa3dfl.experiments.reproduce import cells, convergence, efficiency, hn_cost, paper, partitions
 from pa3dfl.experiments.reproduce import page as pages
 from pa3dfl.experiments.reproduce.timing import Paces
 from pa3dfl.experiments.reproduce.work import DONE, NO_DATA, Job, Outcome, job, left, work
+from pa3dfl.methods import assembly
 
 COLUMNS = ("data", "setting", "method", "seed", "rounds", "state", "estimate")
 RENDER_SECONDS = 300.0
@@ -46,7 +47,7 @@ def jobs_of(
     """The plan, every config of it checked."""
     for name in data:
         if name not in NAMES:  # a file of one's own: it is read now rather than in the middle of the plan
-            load(name)
+            assembly.arrays_of(assembly.configure({**given, "data": name}))
     for setting in settings:
         capacities(setting, coerce("clients", given.get("clients", 100), int), 0)
     full = part >= max(map(paper.full, data)) if isinstance(part, int) else part == 1

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pa3dfl.core.options.config import Config
-from pa3dfl.data import label_counts, load
+from pa3dfl.data import label_counts
 from pa3dfl.experiments.reproduce import records
 from pa3dfl.methods import assembly
 from pa3dfl.runs import partition_picture
@@ -14,7 +14,7 @@ from pa3dfl.runs import partition_picture
 
 def counts(config: Config) -> np.ndarray:
     """(clients, labels)"""
-    arrays = load(config.data, assembly.folder_of(config))
+    arrays = assembly.arrays_of(config)
     _, rows = assembly.owners(config, arrays)
     return label_counts(rows, arrays.y, arrays.classes)
 

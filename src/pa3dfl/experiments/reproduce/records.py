@@ -14,7 +14,6 @@ import numpy as np
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config
-from pa3dfl.data import load
 from pa3dfl.engines import cost
 from pa3dfl.experiments.reproduce import cells, machine, paper
 from pa3dfl.methods import assembly
@@ -109,7 +108,7 @@ def by_capacity(r: Sequence[float], accuracies: Sequence[float]) -> list[Record]
 
 def multiply_adds(config: Config, clients: Sequence[Mapping[str, str]]) -> dict[int, float]:
     """Forward multiply-adds of each client's local training in one round."""
-    arrays = load(config.data, assembly.folder_of(config))
+    arrays = assembly.arrays_of(config)
     method = assembly.make_method(config)
     p_min = config.narrowest()
     model = assembly.make_model(str(config.model), method, arrays.x.shape[1:], arrays.classes, p_min)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pa3dfl.core.options.config import Config
-from pa3dfl.data import load
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import machine, records
 from pa3dfl.federation.federation import Federation
@@ -43,7 +42,7 @@ def measure(config: Config) -> dict[str, float]:
             config, rounds=3, eval_every=3, checkpoint_every=3, epochs=1, patience=1.0, eval_clients=0, out=folder
         )
         directory = RunDirectory(Path(folder))
-        built = api.build(short, load(config.data, assembly.folder_of(config)), directory)
+        built = api.build(short, assembly.arrays_of(config), directory)
         probe = Probe(built.method, built.task, built.engine, built.plan, directory, f"measuring {config.method}")
         probe.run(probe.start())
         rounds = [json.loads(line) for line in directory.rounds.read_text().splitlines()]

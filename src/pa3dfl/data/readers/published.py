@@ -1,4 +1,4 @@
-"""Readers of the file formats that data sets come in, and checks of what the files hold."""
+"""Readers of the formats in which the data sets known by name are published: idx, CIFAR's records and pickles."""
 
 import gzip
 import math
@@ -6,7 +6,6 @@ import os
 import pickle
 import struct
 import tarfile
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -20,7 +19,6 @@ from pa3dfl.core.errors import UserError
 Pair = tuple[np.ndarray, np.ndarray]
 
 _CIFAR = (3, 32, 32)
-_CHANNELS = (1, 3, 4)
 
 
 @contextmanager
@@ -71,59 +69,6 @@ def read_pickles(path: Path, names: Sequence[str], key: bytes) -> Pair:
             ys.append(np.asarray(batch[key]))
             xs.append(_pixels(batch[b"data"]).reshape(len(ys[-1]), *_CIFAR))
     return np.concatenate(xs), np.concatenate(ys)
-
-
-def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """The named arrays of a .npz; those in `optional` may be absent."""
-    with reading(path, "save it again with np.savez, from arrays of numbers or strings"):
-        if not zipfile.is_zipfile(path):
-            raise ValueError("not a .npz archive")
-        with np.load(path, allow_pickle=False) as archive:
-            if missing := [name for name in names if name not in archive]:
-                held = ", ".join(archive.files) or "nothing"
-                raise UserError(f"{path} has no array {missing[0]!r} (it holds {held}): add it")
-            return {name: archive[name] for name in (*names, *optional) if name in archive}
-
-
-def features(x: np.ndarray, path: Path) -> np.ndarray:
-    """Byte images as (N, C, H, W); other whole numbers, which may be tokens, as int64; anything else as float32."""
-    if x.ndim < 2 or x.size == 0 or x.dtype.kind not in "fiub":
-        raise UserError(f"{path} has x of shape {x.shape}, type {x.dtype}: expected numbers, a row per example")
-    if x.dtype == np.uint8 and x.ndim == 3:
-        x = x[:, None]
-    if x.dtype == np.uint8 and x.ndim == 4:
-        channels_last = x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS
-        return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels_last else x)
-    if x.dtype.kind in "iu" and x.dtype != np.uint8:
-        if x.dtype == np.uint64 and x.max() > np.iinfo(np.int64).max:
-            raise UserError(f"{path} has x with whole numbers beyond int64: save measurements as floats")
-        return x.astype(np.int64)
-    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is refused below
-        x = x.astype(np.float32)
-    if not np.isfinite(x).all():
-        raise UserError(f"{path} has x with NaN or infinite values: remove or replace those rows")
-    return x
-
-
-def labels(y: np.ndarray, rows: int, path: Path) -> np.ndarray:
-    """Whole numbers from 0, one per row, as int64."""
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]  # a column, as Keras keeps CIFAR's
-    if y.shape != (rows,):
-        raise UserError(f"{path} has labels of shape {y.shape} for {rows} rows: expected one label per row")
-    with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is not equal to it
-        whole = y.astype(np.int64) if y.dtype.kind in "fiu" else None
-    if whole is None or (whole != y).any() or whole.min() < 0:
-        raise UserError(f"{path} has labels that are not whole numbers from 0: renumber them as 0..K-1")
-    return whole
-
-
-def owners(client: np.ndarray, rows: int, path: Path) -> np.ndarray:
-    """Each row's client as its rank among the sorted names."""
-    if client.shape != (rows,) or client.dtype.kind not in "iuUS":
-        held = f"client of shape {client.shape}, type {client.dtype}"
-        raise UserError(f"{path} has {held}: expected {rows} integers or strings, one per row")
-    return np.unique(client, return_inverse=True)[1].astype(np.int64)
 
 
 def _contents(path: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:

@@ -1,0 +1,40 @@
+"""A data set in memory, and which columns of a table it is made of."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TRAIN, VAL, TEST = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A data set in memory."""
+
+    x: np.ndarray
+    """uint8 images (N, C, H, W), float32 features (N, ...), or whole numbers that are tokens (N, positions)."""
+    y: np.ndarray  # int64 (N,), labels 0..classes-1
+    classes: int
+    client: np.ndarray | None = None  # int64 (N,), who owns each row, 0..clients-1
+    names: tuple[str, ...] = ()
+    """What the data calls its clients, by number."""
+    part: np.ndarray | None = None
+    """int8 (N,), TRAIN, VAL or TEST, where the data says so itself. Without a VAL it is drawn from TRAIN."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Of a table: who owns a row, what is to be predicted, and from what."""
+
+    client: str | None = None
+    label: str | None = None
+    inputs: str | None = None
+    """Names separated by commas; None: all others."""
+
+    def given(self) -> list[str]:
+        """The options that were used."""
+        values = {"--client-column": self.client, "--label-column": self.label, "--input-columns": self.inputs}
+        return [option for option, value in values.items() if value is not None]
+
+
+NO_COLUMNS = Columns()

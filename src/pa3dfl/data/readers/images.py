@@ -1,0 +1,47 @@
+"""A folder of images: a folder for each class, inside a folder for each client if there are clients."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from pa3dfl.core.errors import UserError
+from pa3dfl.data.arrays import Arrays
+from pa3dfl.data.readers.labelled import labelled
+from pa3dfl.data.readers.published import reading
+
+SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"))
+
+
+def found(folder: Path) -> list[Path]:
+    """Relative to the folder, in order."""
+    return sorted(p.relative_to(folder) for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
+
+
+def read(folder: Path) -> Arrays:
+    paths = found(folder)
+    depths = {len(p.parts) for p in paths}
+    if depths not in ({2}, {3}):
+        odd = next(p for p in paths if len(p.parts) != min(max(depths, default=2), 3))
+        raise UserError(
+            f"{folder} holds {odd}: expected all images as class/image or all as client/class/image, nothing in between"
+        )
+    pixels = list(_pixels(folder, paths))
+    if any(p.ndim == 3 for p in pixels):  # grey ones among coloured ones
+        pixels = [p if p.ndim == 3 else np.repeat(p[..., None], 3, 2) for p in pixels]
+    x = np.stack([p.transpose(2, 0, 1) if p.ndim == 3 else p[None] for p in pixels])
+    client = [p.parts[0] for p in paths] if depths == {3} else None
+    return labelled(folder, x, [p.parts[-2] for p in paths], client)
+
+
+def _pixels(folder: Path, paths: list[Path]) -> Iterator[np.ndarray]:
+    size = None
+    for path in paths:
+        with reading(folder / path), Image.open(folder / path) as image:
+            grey = image.mode in ("1", "L", "LA", "I", "I;16", "F")
+            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        if size not in (None, image.size):
+            raise UserError(f"{folder / path} has {image.size} pixels, others {size}: give all images one size")
+        size = image.size
+        yield pixels

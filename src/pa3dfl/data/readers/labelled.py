@@ -1,0 +1,65 @@
+"""Rows with whatever their labels and owners are called."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pa3dfl.core.errors import UserError
+from pa3dfl.data.arrays import TEST, Arrays
+
+LEAST = 10
+"""Rows of a client: one to validate, one to test, and the others to train."""
+
+
+def labelled(
+    path: Path, x: np.ndarray, y: Sequence[object], client: Sequence[object] | None, part: np.ndarray | None = None
+) -> Arrays:
+    """Labels become 0..K-1 and clients 0..N-1, by rank."""
+    names, rank = _ranked(y)
+    if len(names) < 2:
+        raise UserError(f"{path} has only the label {names[0]!r}: at least 2 classes are needed")
+    if 2 * len(names) > len(rank):
+        raise UserError(
+            f"{path} has {len(names):,} different labels in {len(rank):,} rows: expected classes that rows share, such "
+            "as a category or a rounded number"
+        )
+    if part is not None and (unknown := set(rank[part == TEST]) - set(rank[part != TEST])):
+        raise UserError(
+            f"{path} has the unknown label {names[min(unknown)]!r}: it is in test rows and in no training row; "
+            "remove those rows"
+        )
+    if client is None:
+        return Arrays(x, rank, len(names), part=part)
+    owners, owner = _ranked(client)
+    return Arrays(x, rank, len(names), owner, tuple(map(str, owners)), part)
+
+
+def enough(arrays: Arrays, path: Path, small: str) -> Arrays:
+    """Refuse clients with few rows, or leave them out."""
+    if arrays.client is None:
+        return arrays
+    rows = np.bincount(arrays.client)
+    few = np.flatnonzero(rows < LEAST)
+    if not len(few):
+        return arrays
+    if small == "refuse":
+        first = f"client {arrays.names[few[0]]!r} has {rows[few[0]]} rows"
+        others = f" ({len(few)} of {len(rows)} clients have too few)" if len(few) > 1 else ""
+        raise UserError(
+            f"{path}: {first}{others}, and each needs at least {LEAST}; add rows, or say --small-clients leave-out"
+        )
+    if len(few) == len(rows):
+        raise UserError(f"{path}: none of {len(rows)} clients has {LEAST} rows: add rows")
+    mine = rows[arrays.client] >= LEAST
+    kept, client = np.unique(arrays.client[mine], return_inverse=True)
+    part = None if arrays.part is None else arrays.part[mine]
+    names = tuple(arrays.names[i] for i in kept)
+    return Arrays(arrays.x[mine], arrays.y[mine], arrays.classes, client.astype(np.int64), names, part)
+
+
+def _ranked(values: Sequence[object]) -> tuple[list[object], np.ndarray]:
+    """Distinct values in order, numbers before texts, and the place of each value among them."""
+    names = sorted(set(values), key=lambda v: (isinstance(v, str), v))
+    place = {v: i for i, v in enumerate(names)}
+    return names, np.array([place[v] for v in values], np.int64)
