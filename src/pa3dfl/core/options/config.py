@@ -158,7 +158,7 @@ class Config:
 
 def identity(config: Config) -> dict[str, Any]:
     """The values that digests are made of. An option that came later counts only where it is used."""
-    later = {"label_column", "client_column", "input_columns", "small_clients"}
+    later = {"newcomers", "label_column", "client_column", "input_columns", "small_clients"}
     default = {f.name: f.default for f in dataclasses.fields(config)}
     return {k: v for k, v in dataclasses.asdict(config).items() if k not in later or v != default[k]}
 
