@@ -25,7 +25,8 @@ except SystemExit as e:
 print(json.dumps([code, sorted(set(sys.argv[2:]) & sys.modules.keys())]), file=sys.stderr)
 """
 COMMANDS = ("report", "page", "resume", "compare", "tune", "methods", "cost", "data", "predict", "deploy",
-            "deploy server", "deploy node", "deploy train", "deploy register", "deploy status")  # fmt: skip
+            "deploy server", "deploy node", "deploy train", "deploy register", "deploy status",
+            "deploy revoke", "deploy rotate-key", "deploy backup", "deploy restore")  # fmt: skip
 
 
 def fresh(program: str, *argv: str) -> tuple[str, str, float]:

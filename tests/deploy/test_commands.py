@@ -69,6 +69,15 @@ def test_init_again_adds_nodes_and_keeps_keys() -> None:
     assert sorted(p.stem for p in (site / "keys").iterdir()) == ["node-0", "node-1", "node-2"]
 
 
+def test_init_again_spares_nodes_whose_folder_was_moved_away(tmp_path: Path) -> None:
+    site = init("--nodes", "2")
+    public = (site / "keys" / "node-1.pub").read_bytes()
+    (site / "nodes" / "node-1").rename(tmp_path / "away")
+    init("--nodes", "3")
+    assert (site / "keys" / "node-1.pub").read_bytes() == public
+    assert sorted(p.name for p in (site / "nodes").iterdir()) == ["node-0", "node-2"]
+
+
 def test_insecure_has_neither_keys_nor_certificates() -> None:
     site = init("--insecure", "--nodes", "1")
     assert not (site / "certificates").exists()

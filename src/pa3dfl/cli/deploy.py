@@ -94,21 +94,6 @@ def server(argv: list[str]) -> None:
     os.execve(sys.executable, words, environment)
 
 
-def register(argv: list[str]) -> None:
-    parser = Parser(
-        "pa3dfl deploy register",
-        description="Register the nodes whose public key is in DIR/keys; unregister all others.",
-    )
-    add_folder(parser)
-    deployment = deployment_in(parser.parse_exactly(argv).dir)
-    if deployment.settings()["insecure"]:
-        raise UserError(f"{deployment.path} was made with --insecure: its nodes have no keys")
-    from pa3dfl.deploy.launcher import register as let_in
-
-    for line in let_in(deployment):
-        print(f"pa3dfl: {line}", flush=True)
-
-
 def node(argv: list[str]) -> None:
     parser = Parser("pa3dfl deploy node", description="Start a node. Its data and its model stay on this machine.")
     parser.add_argument("dir", type=Path, metavar="DIR", help="folder of the node, written by `pa3dfl deploy init`")
@@ -150,7 +135,6 @@ def train(argv: list[str]) -> None:
 STEPS: Mapping[str, Callable[[list[str]], None]] = {
     "init": init,
     "server": server,
-    "register": register,
     "node": node,
     "train": train,
     **operate.STEPS,

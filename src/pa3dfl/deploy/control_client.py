@@ -1,6 +1,8 @@
 """A client of Flower's control interface that sends the token of the deployment."""
 
 import hashlib
+import socket
+import time
 from typing import Any
 
 import httpx
@@ -26,7 +28,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.app import BUNDLE
-from pa3dfl.deploy.folder import DeploymentFolder
+from pa3dfl.deploy.folder import DeploymentFolder, dial
 
 
 class Bearer:
@@ -119,3 +121,19 @@ def public_key(key: bytes) -> bytes:
     if not isinstance(found, ec.EllipticCurvePublicKey):
         raise UserError("not a NIST elliptic-curve key: make one with ssh-keygen -t ecdsa -b 384")
     return public_key_to_bytes(found)
+
+
+def server_answers(deployment: DeploymentFolder) -> bool:
+    settings = deployment.settings()
+    with socket.socket() as s:
+        s.settimeout(1)
+        return s.connect_ex((dial(str(settings["host"])), int(settings["port"]))) == 0
+
+
+def wait_for_server(deployment: DeploymentFolder, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while not server_answers(deployment):
+        if time.monotonic() > deadline:
+            place = deployment.address()
+            raise UserError(f"no server at {place}: start it with `pa3dfl deploy server {deployment.path}`")
+        time.sleep(0.2)

@@ -37,7 +37,8 @@ def init(
     for name in (f"node-{i}" for i in range(nodes)):
         folder = deployment.nodes / name
         folders.append(folder)
-        if (folder / "node.yaml").exists():
+        # The folder of a node that has a key may be on the node's machine by now.
+        if (folder / "node.yaml").exists() or (deployment.keys / f"{name}.pub").exists():
             continue
         folder.mkdir(exist_ok=True)
         address = f"{dial(str(settings['host']))}:{settings['port']}"

@@ -1,39 +1,20 @@
-"""Commands to a running server: register nodes, start a training and follow it until it ends."""
+"""Starts a training on a running server and follows it until it ends."""
 
 import json
 import secrets
 import shutil
-import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
-from pa3dfl.deploy.control_client import ControlClient
-from pa3dfl.deploy.folder import DeploymentFolder, deployment_config, dial
-from pa3dfl.deploy.status import client_names, key_names
+from pa3dfl.deploy.control_client import ControlClient, wait_for_server
+from pa3dfl.deploy.folder import DeploymentFolder, deployment_config
+from pa3dfl.deploy.status import client_names
 
 LOOK_SECONDS = 0.5
 ASK_SECONDS = 5.0
-
-
-def register(deployment: DeploymentFolder, patience: float = 60.0) -> Iterator[str]:
-    """Register the nodes whose key is in the folder `keys` and unregister all others."""
-    control = ControlClient(deployment)
-    wait_for_server(deployment, patience)
-    wanted = key_names(deployment)
-    known, gone = control.nodes()
-    for key in sorted(wanted.keys() - known.keys(), key=wanted.__getitem__):
-        if key in gone:
-            yield f"{wanted[key]} cannot be registered: its key was unregistered, and Flower accepts no key twice"
-            continue
-        control.register(key)
-        yield f"{wanted[key]} is registered"
-    for key in known.keys() - wanted.keys():
-        control.unregister(known[key])
-        yield f"node {known[key]} is unregistered: its key is not in {deployment.keys}"
 
 
 def train(deployment: DeploymentFolder, resume: bool, overwrite: bool, wanted: int, patience: float) -> None:
@@ -105,19 +86,6 @@ def said(record: dict[str, Any], rounds: int, who: dict[int, str]) -> str:
     if record.get("untested"):
         words.append("not tested " + ", ".join(who.get(i, str(i)) for i in record["untested"]))
     return ", ".join([*words, f"{record['seconds']:.0f} s"])
-
-
-def wait_for_server(deployment: DeploymentFolder, patience: float) -> None:
-    settings, deadline = deployment.settings(), time.monotonic() + patience
-    host, port = dial(str(settings["host"])), int(settings["port"])
-    while True:
-        with socket.socket() as s:
-            s.settimeout(1)
-            if s.connect_ex((host, port)) == 0:
-                return
-        if time.monotonic() > deadline:
-            raise UserError(f"no server at {host}:{port}: start it with `pa3dfl deploy server {deployment.path}`")
-        time.sleep(0.2)
 
 
 class Tail:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.deploy.control_client import ControlClient, public_key
+from pa3dfl.deploy.control_client import ControlClient
 from pa3dfl.deploy.folder import DeploymentFolder
+from pa3dfl.deploy.membership import key_names
 from pa3dfl.runs.format import RunDirectory
 
 RECENT = 20
@@ -137,17 +138,6 @@ def registrations(deployment: DeploymentFolder) -> dict[int, dict[str, Any]]:
 
 def client_names(deployment: DeploymentFolder) -> dict[int, str]:
     return {i: s["name"] for i, s in registrations(deployment).items()}
-
-
-def key_names(deployment: DeploymentFolder) -> dict[bytes, str]:
-    """The nodes that are to be registered, by public key."""
-    found = {}
-    for file in sorted(deployment.keys.glob("*.pub")):
-        try:
-            found[public_key(file.read_bytes())] = file.stem
-        except UserError as e:
-            raise UserError(f"{file}: {e}") from None
-    return found
 
 
 def _ended(deployment: DeploymentFolder) -> dict[str, Any]:
