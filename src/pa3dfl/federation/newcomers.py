@@ -118,7 +118,7 @@ class Joining:
     def save(self) -> None:
         kept = {i: put("own/", own) | put("private/", self.private.get(i, {})) for i, own in self.own.items()}
         facts = {"after": self.work.number, "scores": [[k, asdict(s)] for k, s in self.scores]}
-        self.checkpoints.save(self.done, {}, kept, set(kept), facts)
+        self.checkpoints.save(self.done, {}, kept, set(kept), {}, facts)
         self.directory.write_newcomers(self.work.task, self.work.method.name, self.scores)
 
     def restore(self) -> None:
