@@ -34,7 +34,7 @@ def compare(argv: list[str]) -> None:
     given = (QUICK if quick else {}) | read_config(file) | args
     names = parse_methods(chosen)
     with Renewed(out, log.info) as renewed:
-        paths = train(given, names, parse_seeds(seeds), out, renewed)
+        paths = train(given, names, parse_seeds(seeds), out, [renewed])
     runs = [report.read_run(p) for p in paths]
     own = [[r for r in runs if r.summary["method"] == name] for name in names]
     records = [row | terms(its[0].path) for row, its in zip(report.across_seeds(runs), own, strict=True)]

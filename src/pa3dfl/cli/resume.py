@@ -14,11 +14,12 @@ def resume(argv: list[str]) -> None:
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="run directory")
     parser.add_argument("--data-dir", metavar="X", help="folder of the data, if it has moved")
+    parser.add_argument("--track", metavar="X", help="trackers to go on with, or to begin with [those of the run]")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     args = parser.parse_exactly(argv)
     from pa3dfl.experiments import api
     from pa3dfl.runs.page import Renewed
 
     with Renewed(args.dir, log.info) as renewed:
-        summary = api.resume(args.dir, args.data_dir, renewed)
+        summary = api.resume(args.dir, args.data_dir, [renewed], args.track)
     show([args.dir], summary if args.json else None)

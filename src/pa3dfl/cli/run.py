@@ -35,5 +35,5 @@ def run(argv: list[str]) -> None:
     given.pop("data_fingerprint", None)
     config = assembly.configure(given | args)
     with Renewed(Path(config.out or ""), log.info) as renewed:
-        summary = api.run(config, overwrite, renewed)
+        summary = api.run(config, overwrite, [renewed])
     show([Path(summary["path"])], summary if as_json else None)

@@ -26,6 +26,8 @@ from pa3dfl.experiments.api import federation_of, finish
 from pa3dfl.methods.assembly import configure, flat, make_method
 from pa3dfl.methods.problem import Client, Task
 from pa3dfl.runs.format import RunDirectory
+from pa3dfl.runs.track import Tracked
+from pa3dfl.runs.track import check as check_trackers
 
 
 def serve(grid: Grid, context: Context) -> None:
@@ -52,6 +54,7 @@ def redeem(deployment: DeploymentFolder, ticket: str) -> None:
 
 def train(grid: Grid, deployment: DeploymentFolder, resume: bool, wanted: int, patience: float) -> str:
     config = deployment_config(deployment)
+    check_trackers(config.track)
     torch.set_num_threads(config.threads)
     directory = RunDirectory(deployment.run)
     if resume:
@@ -108,9 +111,11 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, wanted: int, p
     engine = Flower(registry, setup, config.timeout)
     federation = federation_of(config, method, task, engine, directory)
     registry.admit = admit
-    state = federation.run(federation.restore() if resume else federation.start())
-    kept = engine.conclude(task, state.best.round, method.best_round_per_client)
-    summary = finish(config, federation, state)
+    with Tracked(deployment.run, config.track, say) as tracked:
+        federation.followers = [tracked]
+        state = federation.run(federation.restore() if resume else federation.start())
+        kept = engine.conclude(task, state.best.round, method.best_round_per_client)
+        summary = finish(config, federation, state)
     accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best.round}"
     return f"{accuracy} of {state.round}; {len(kept)} nodes hold their model; {deployment.run}"
 

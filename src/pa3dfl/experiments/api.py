@@ -1,7 +1,7 @@
 """Train a run from its config, or resume it: what Python and the command line call."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pa3dfl.core.options.config import Config
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Engine, engine_of
-from pa3dfl.federation.federation import Federation, nothing
+from pa3dfl.federation.federation import Federation, Follower
 from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method
 from pa3dfl.methods.assembly import (
@@ -28,18 +28,20 @@ from pa3dfl.methods.assembly import (
     set_arithmetic,
 )
 from pa3dfl.methods.problem import Task
-from pa3dfl.runs import learning_curve, read_run
+from pa3dfl.runs import capacity_picture, learning_curve, read_run
 from pa3dfl.runs.format import RunDirectory
 from pa3dfl.runs.metrics import averages
+from pa3dfl.runs.track import Tracked
+from pa3dfl.runs.track import check as check_trackers
 
 
 def run(
-    config: Config | None = None, overwrite: bool = False, evaluated: Callable[[], None] = nothing, **given: Any
+    config: Config | None = None, overwrite: bool = False, followers: Sequence[Follower] = (), **given: Any
 ) -> dict[str, Any]:
     """Train from the start and return the summary, for example `run(method="fedavg", rounds=20)`.
 
     Options come from `config` and from the keywords, which override it. The messages that the command line prints go
-    to the logger `pa3dfl`. `evaluated` is called after every evaluated round, when it is on disk.
+    to the logger `pa3dfl`. `followers` are called with the record of every round, when it is on disk.
     """
     config = configure(_given(config) | given)
     directory = RunDirectory(Path(config.out or ""))
@@ -55,9 +57,9 @@ def run(
             raise UserError(
                 f"{directory.path} is not a run directory: it will not be overwritten; choose another --out"
             )
+    check_trackers(config.track)
     arrays = arrays_of(config)
     federation = build(config, arrays, directory)
-    federation.evaluated = evaluated
     try:
         if directory.path.exists():
             shutil.rmtree(directory.path)
@@ -67,23 +69,26 @@ def run(
         raise UserError(
             f"run directory {directory.path} cannot be written: {e.strerror or e}; choose another --out"
         ) from None
-    return finish(config, federation, federation.run(federation.start()))
+    return play(config, federation, federation.start, followers)
 
 
-def resume(path: Path, data_dir: str | None = None, evaluated: Callable[[], None] = nothing) -> dict[str, Any]:
+def resume(
+    path: Path, data_dir: str | None = None, followers: Sequence[Follower] = (), track: str | None = None
+) -> dict[str, Any]:
     """Continue a stopped run after its last saved round, with the results of a run that was never stopped."""
     directory = RunDirectory(path)
     if not directory.config.exists():
         raise UserError(f"{path} is not a run directory: it has no config.yaml")
     given = directory.read_config()
     expected = given.pop("data_fingerprint", None)
-    config = configure(given | {"out": str(path)} | ({"data_dir": data_dir} if data_dir else {}))
+    changed = {"out": str(path), "data_dir": data_dir, "track": track}
+    config = configure(given | {k: v for k, v in changed.items() if v})
+    check_trackers(config.track)
     arrays = arrays_of(config)
     if expected not in (None, fingerprint(arrays)):
         raise UserError(f"the data of {path} has changed since the run began: restore it, or start a new run")
     federation = build(config, arrays, directory)
-    federation.evaluated = evaluated
-    return finish(config, federation, federation.run(federation.restore()))
+    return play(config, federation, federation.restore, followers)
 
 
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
@@ -121,6 +126,15 @@ def make_engine(config: Config, task: Task) -> Engine:
     return simulated(config, task)
 
 
+def play(
+    config: Config, federation: Federation, first: Callable[[], State], followers: Sequence[Follower]
+) -> dict[str, Any]:
+    """Train from the first state to the end, followed by trackers too."""
+    with Tracked(federation.directory.path, config.track) as tracked:
+        federation.followers = [*followers, tracked]
+        return finish(config, federation, federation.run(first()))
+
+
 def finish(config: Config, federation: Federation, state: State) -> dict[str, Any]:
     """Write the summary and the learning curve of a finished run; returns the summary."""
     best = averages(state.best.scores)
@@ -150,7 +164,10 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         "path": str(federation.directory.path),
     }
     federation.directory.write_summary(summary)
-    learning_curve([read_run(federation.directory.path)], federation.directory.path / "learning_curve.png")
+    done = read_run(federation.directory.path)
+    learning_curve([done], done.path / "learning_curve.png")
+    if config.track:
+        capacity_picture([done], done.path / "accuracy_by_capacity.png")
     log.info(
         f"{federation.label}: {100 * best['test_accuracy']:.1f}% mean test accuracy ({config.tested}) "
         f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}"

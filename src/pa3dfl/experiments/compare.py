@@ -1,13 +1,13 @@
 """Several methods and seeds on equal terms: the same task, split and rounds for all; what is done is not done again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.experiments import api
-from pa3dfl.federation.federation import nothing
+from pa3dfl.federation.federation import Follower
 from pa3dfl.methods import assembly
 from pa3dfl.runs.format import RunDirectory
 
@@ -28,14 +28,14 @@ def compare(
     names: Sequence[str],
     seeds: Sequence[int],
     out: Path,
-    evaluated: Callable[[], None] = nothing,
+    followers: Sequence[Follower] = (),
 ) -> list[Path]:
     """Train what is missing under `out`; returns all run directories, method by method."""
     paths = []
     for name in names:
         for seed in seeds:
             path = out / f"{name.replace(':', '-')}-{seed}"
-            complete(assembly.configure({**given, "method": name, "seed": seed, "out": str(path)}), evaluated)
+            complete(assembly.configure({**given, "method": name, "seed": seed, "out": str(path)}), followers)
             paths.append(path)
     return paths
 
@@ -53,13 +53,13 @@ def equal_terms(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], d
     return same, {k: v for k, v in by_option.items() if k not in same}
 
 
-def complete(config: Config, evaluated: Callable[[], None] = nothing) -> None:
+def complete(config: Config, followers: Sequence[Follower] = ()) -> None:
     """Train, or go on with, or leave alone what is in the config's run directory."""
     directory = begun(config)
     if directory is None:
-        api.run(config, evaluated=evaluated)
+        api.run(config, followers=followers)
     elif not directory.summary.exists():
-        api.resume(directory.path, evaluated=evaluated)
+        api.resume(directory.path, followers=followers)
 
 
 def begun(config: Config) -> RunDirectory | None:

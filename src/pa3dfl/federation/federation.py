@@ -28,6 +28,8 @@ from pa3dfl.methods.sizes import share
 from pa3dfl.runs.format import RunDirectory
 from pa3dfl.runs.history import History
 
+Follower = Callable[[dict[str, Any]], None]
+
 
 class Federation:
     def __init__(
@@ -38,8 +40,8 @@ class Federation:
         self.checkpoints = Checkpoints(directory.checkpoints)
         self.guard = Guard(method, task)
         self.history = History(directory.history, method, task, plan.evaluations(plan.rounds))
-        self.evaluated: Callable[[], None] = nothing
-        """Called after every evaluated round, when it is on disk."""
+        self.followers: Sequence[Follower] = ()
+        """Called with the record of every round, when it is on disk."""
         self.joined = False
         """Whether clients have joined, or changed their width, since the server's state was made."""
         self._unsaved: set[int] = set()
@@ -122,8 +124,8 @@ class Federation:
             record |= evaluation.record(by_rule, self.plan.tested, untested)
             self.history.write(rnd, self.plan.evaluations(rnd), by_rule, self.plan.tested, state.server, self._shapes)
         self.keep(state, record, time.monotonic() - started)
-        if "test_accuracy" in record:
-            self.evaluated()
+        for follower in self.followers:
+            follower(record)
         meter.end(rnd, record["train_loss"], record.get("test_accuracy"))
 
     def sample(self, rnd: int) -> list[Client]:
@@ -239,7 +241,3 @@ class Federation:
 
     def _no_answer(self, what: str, clients: list[Client]) -> UserError:
         return UserError(f"{what}: none of {len(clients)} clients answered; {self._saved_round} rounds are kept")
-
-
-def nothing() -> None:
-    """The default of `evaluated`."""

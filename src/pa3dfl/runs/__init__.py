@@ -6,6 +6,7 @@
     tables      the comparison of runs: records for programs, a table for people
     arrivals    the same for newcomers, by the rounds that they have trained
     pictures    learning curves, accuracy by capacity, partitions
+    track       runs followed into TensorBoard, trackio, W&B, MLflow
     personal    a client's own model as files
 
 May use methods and engines, for what they count and score. Trains nothing, and does not know the federation.

@@ -125,8 +125,8 @@ def test_a_page_that_fails_costs_one_line_and_no_run(tmp_path: Path, monkeypatch
     monkeypatch.setattr(page, "write", lambda *_, **__: 1 / 0)
     with page.Renewed(tmp_path, lines.append) as renewed:
         renewed.cost = 0
-        renewed()
-        renewed()
+        renewed({"round": 1, "test_accuracy": 0.5})
+        renewed({"round": 1, "test_accuracy": 0.5})
     assert lines == ["no page is written, the run goes on: division by zero"]
 
 
@@ -142,7 +142,7 @@ def test_renewing_takes_a_hundredth_of_a_run(tmp_path: Path, monkeypatch: pytest
     with page.Renewed(tmp_path, print) as renewed:
         for _ in range(100):
             now[0] += 10
-            renewed()
+            renewed({"round": 1, "test_accuracy": 0.5})
     assert [running for _, running in written] == [True] * 5 + [False]
     assert 2 * len(written) / now[0] < 0.013
 

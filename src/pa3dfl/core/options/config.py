@@ -25,6 +25,7 @@ SMALL_CLIENTS = ("refuse", "leave-out")
 ROBUST = ("mean", "median", "trimmed", "clip")
 ENGINES = ("auto", "sequential", "threaded", "captured", "flower")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
+TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,9 @@ class Config:
     timeout: float = option(3600.0, "seconds that clients have for an answer; engine flower only", group=WHERE, above=0)
     data_dir: str | None = option(None, "folder to search for data before the default ones", group=WHERE)
     out: str | None = option(None, "run directory; default runs/DATA-SETTING-METHOD-SEED", group=WHERE)
+    track: str | None = option(
+        None, f"default none; trackers that follow the run, separated by commas: {', '.join(TRACKERS)}", group=WHERE
+    )
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the method."""
@@ -139,6 +143,7 @@ class Config:
             if f.name != "options":
                 object.__setattr__(self, f.name, coerce(f.name, getattr(self, f.name), f.type))
         check(self)
+        parse_track(self.track)
         if self.p_min is not None:
             self.narrowest()
 
@@ -151,7 +156,7 @@ class Config:
     def hash(self) -> str:
         """A digest that is equal for configs that must give equal results."""
         # A preset acts only through the values that it gives to other fields.
-        irrelevant = {"preset", "out", "data_dir", "checkpoint_every", "timeout"}
+        irrelevant = {"preset", "out", "data_dir", "checkpoint_every", "timeout", "track"}
         relevant = {k: v for k, v in identity(self).items() if k not in irrelevant}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -161,6 +166,16 @@ def identity(config: Config) -> dict[str, Any]:
     later = {"newcomers", "label_column", "client_column", "input_columns", "small_clients"}
     default = {f.name: f.default for f in dataclasses.fields(config)}
     return {k: v for k, v in dataclasses.asdict(config).items() if k not in later or v != default[k]}
+
+
+def parse_track(text: str | None) -> list[str]:
+    """The names of trackers, separated by commas, once each."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in names:
+        if name not in TRACKERS:
+            expected = suggest(name, TRACKERS, f"expected one or several of {', '.join(TRACKERS)}")
+            raise UserError(f"track is {text!r}: there is no tracker {name!r}, {expected}")
+    return list(dict.fromkeys(names))
 
 
 def resolve(given: Mapping[str, Any], method_fields: Mapping[str, Field]) -> Config:

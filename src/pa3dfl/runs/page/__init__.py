@@ -3,8 +3,9 @@
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pa3dfl.core.errors import UserError
 
@@ -46,10 +47,13 @@ class Renewed:
     def __exit__(self, *_: object) -> None:
         """Also of a run that was stopped: the page says how far it came."""
         if self.called:
-            self(finished=True)
+            self()
 
-    def __call__(self, finished: bool = False) -> None:
-        self.called, started = True, time.monotonic()
+    def __call__(self, record: Mapping[str, Any] | None = None) -> None:
+        """After a round, with its record; after the end without one."""
+        if record is not None and "test_accuracy" not in record:
+            return
+        self.called, started, finished = True, time.monotonic(), record is None
         if self.failed or (not finished and started - self.last < self.cost / SHARE):
             return
         try:
