@@ -111,7 +111,7 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, wanted: int, p
     engine = Flower(registry, setup, config.timeout)
     federation = federation_of(config, method, task, engine, directory)
     registry.admit = admit
-    with Tracked(deployment.run, config.track, say) as tracked:
+    with Tracked(deployment.run, config.track, say, say) as tracked:
         federation.followers = [tracked]
         state = federation.run(federation.restore() if resume else federation.start())
         kept = engine.conclude(task, state.best.round, method.best_round_per_client)

@@ -39,8 +39,11 @@ def check(track: str | None) -> None:
 class Tracked:
     """Trackers that follow one run, started and ended with it."""
 
-    def __init__(self, path: Path, track: str | None, say: Callable[[str], None] = log.warning) -> None:
-        self.path, self.names, self.say = path, parse_track(track), say
+    def __init__(
+        self, path: Path, track: str | None, say: Callable[[str], None] = log.warning,
+        tell: Callable[[str], None] = log.info,
+    ) -> None:  # fmt: skip
+        self.path, self.names, self.say, self.tell = path, parse_track(track), say, tell
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Tracked":
@@ -75,7 +78,7 @@ class Tracked:
             except subprocess.TimeoutExpired:
                 self.say(f"{name} is still sending after {PATIENCE:.0f} s: it goes on alone, see {self._log(name)}")
                 continue
-            log.info(f"{name}: {json.loads(self._state(name).read_text())['where']}")
+            self.tell(f"{name}: {json.loads(self._state(name).read_text())['where']}")
 
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         self._log(name).parent.mkdir(exist_ok=True)
