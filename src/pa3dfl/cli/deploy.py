@@ -44,6 +44,7 @@ def init(argv: list[str]) -> None:
     )
     parser.add_argument("--port", default="9093", metavar="N", help="port of the server [9093]")
     parser.add_argument("--insecure", action="store_true", help="no TLS and no keys, for tests on one machine")
+    parser.add_argument("--service", metavar="X", help="write files for systemd or for compose, too [none]")
     from pa3dfl import methods
     from pa3dfl.methods.assembly import configure, flat, option_fields
 
@@ -51,16 +52,21 @@ def init(argv: list[str]) -> None:
     add_config(parser, cls.name, option_fields(cls), without=FIXED)
     args = vars(parser.parse_exactly(argv))
     from pa3dfl.deploy.init import init as write
+    from pa3dfl.deploy.services import KINDS, write_services
 
     deployment, nodes = deployment_in(args.pop("dir")), whole_number("nodes", args.pop("nodes"), at_least=1)
     port = whole_number("port", args.pop("port"), 1, PORTS)
-    host, insecure = args.pop("host"), args.pop("insecure")
+    host, insecure, service = args.pop("host"), args.pop("insecure"), args.pop("service")
+    if service not in (None, *KINDS):
+        raise UserError(f"service is {service!r}: expected one of {', '.join(KINDS)}")
     args.setdefault("data", "nodes")  # not the name of a data set: each node has its own data
     known = flat(configure(args))
     folders = write(deployment, nodes, host, port, insecure, {k: known[k] for k in args})
     print(
         f"{deployment.path}: written for {len(folders)} nodes; the options of the training are in {deployment.config}"
     )
+    if service:
+        print("\n".join(map(str, write_services(deployment, folders, service))))
     print(f"next: pa3dfl deploy server {deployment.path}")
     print(f"then on each node: pa3dfl deploy node {folders[0]} --data FILE.npz --capacity 1/4")
 
