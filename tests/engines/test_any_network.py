@@ -39,7 +39,7 @@ def task_of(method: Method, network: str, **given: Any) -> Task:
 
 
 @pytest.fixture(autouse=True)
-def strangers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def networks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "models"))
 
 

@@ -17,7 +17,7 @@ SHAPES = {"cnn-fashion": ((1, 28, 28), 10), "cnn-cifar100": ((3, 32, 32), 100), 
 PAPER = ("cnn-fashion", "cnn-cifar100", "resnet18-gn")
 
 
-def ours(name: str, full_features: bool = False) -> Model:
+def builtin(name: str, full_features: bool = False) -> Model:
     return Model(factory_of(name), name, *SHAPES[name], full_features)
 
 
@@ -38,6 +38,6 @@ def refused(factory: Callable[..., nn.Module], complaint: str, full_features: bo
 
 
 def perceptron(width: float) -> nn.Module:
-    """What a user writes who knows nothing of this package."""
+    """A network as a user writes it, without anything from this package."""
     h = int(16 * width)
     return nn.Sequential(nn.Linear(6, h), nn.ReLU(), nn.Linear(h, 2 * h), nn.ReLU(), nn.Linear(2 * h, 4))

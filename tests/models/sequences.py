@@ -1,4 +1,4 @@
-"""Networks for sequences, as somebody writes them who knows nothing of this package."""
+"""Networks for sequences as a user writes them, without anything from this package."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ TOKENS, LENGTH = 12, 6
 
 
 class Recurrent(nn.Module):
-    """Tokens, a recurrent network, and what it says last or at every position."""
+    """Tokens, a recurrent network, and a head on its last output or on all of them."""
 
     def __init__(self, kind: type[nn.RNNBase], width: float, hidden: int = 16, flat: bool = False, **how: Any) -> None:
         super().__init__()

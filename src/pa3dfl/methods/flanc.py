@@ -33,7 +33,7 @@ from pa3dfl.core.tree import Tree, mean, put, take
 from pa3dfl.methods.base import Batch, Method, Update, option
 from pa3dfl.methods.common.widths import multiples
 from pa3dfl.methods.problem import Client, Problem, Task
-from pa3dfl.models import start
+from pa3dfl.models import initialisation
 
 BANK, COEF, PLAIN = "bank/", "coef/", "plain/"
 
@@ -61,8 +61,10 @@ class FLANC(Method):
                 outputs, inputs = fresh[f"{layer}.weight"].shape[:2]
                 taps = math.prod(kernel)
                 # The entries of an orthogonal bank have a mean square of 1/max(R1·k², R2).
-                calm = layer in task.model.calm
-                std = start.deviation(task.model.rule, inputs * taps, calm) * math.sqrt(max(R1 * taps, R2) / R2)
+                without_relu = layer in task.model.without_relu
+                std = initialisation.deviation(task.model.rule, inputs * taps, without_relu) * math.sqrt(
+                    max(R1 * taps, R2) / R2
+                )
                 g = generator(task.seed, f"coef:{width}:{layer}")
                 coefficients = torch.empty(outputs, inputs // R1 * R2).normal_(0, std, generator=g)
                 tree[of(width) + COEF + layer] = coefficients

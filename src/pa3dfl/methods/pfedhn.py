@@ -26,7 +26,7 @@ from pa3dfl.methods.common.heads import split_head
 from pa3dfl.methods.common.hypernetwork import HyperNetwork, Output
 from pa3dfl.methods.common.widths import narrowest
 from pa3dfl.methods.problem import Client, Problem, Task
-from pa3dfl.models import start
+from pa3dfl.models import initialisation
 
 DECODER = "decoder."
 # Makes clients' weights differ at the start by about a quarter of the deviation of the model's initialisation rule.
@@ -89,7 +89,7 @@ def hypernetwork(method: PFedHN, problem: Problem, width: Fraction) -> HyperNetw
     outputs = {}
     for name, shape in encoder.items():
         # The deviation decides only how much clients differ at the start; biases and norms start equal.
-        std = start.deviation(problem.model.rule, math.prod(shape[1:])) if len(shape) > 1 else 0.0
+        std = initialisation.deviation(problem.model.rule, math.prod(shape[1:])) if len(shape) > 1 else 0.0
         outputs[name] = Output(shape, SPREAD * std)
     return HyperNetwork(
         outputs,

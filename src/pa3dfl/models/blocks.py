@@ -1,8 +1,8 @@
-"""Which dimensions of which parameters consist of blocks that shrink each by itself.
+"""Dimensions of parameters that consist of blocks, of which each shrinks by itself.
 
-Heads of attention, the two directions of a recurrent layer, and the positions of a sequence that was flattened: a
-narrow client has the leading entries of every block. Convolutions are flattened channel first, so that their leading
-entries are the leading channels already.
+Blocks are heads of attention, the two directions of a recurrent layer, and positions of a flattened sequence. A narrow
+client has the leading entries of every block. Convolutions are flattened channel first, so their leading entries are
+the leading channels.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from pa3dfl.models.parts import Orders, Stacks, of_heads
+from pa3dfl.models.stacked import Orders, Stacks, of_heads
 from pa3dfl.models.tracing import Fed, trace
 
 if TYPE_CHECKING:
-    from pa3dfl.models.width import Model
+    from pa3dfl.models.model import Model
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -29,7 +29,7 @@ class Blocks(NamedTuple):
 
 
 def head_blocks(stacks: Stacks, narrow: Stacks | None, shapes: Shapes) -> Blocks:
-    """Heads shrink, all of them alike; or whole heads are dropped, if a narrow network has fewer."""
+    """All heads shrink alike; or whole heads are dropped, if a narrow network has fewer."""
     orders: Orders = {}
     units: Orders = {}
     for module, heads in stacks.heads.items():
@@ -43,16 +43,16 @@ def head_blocks(stacks: Stacks, narrow: Stacks | None, shapes: Shapes) -> Blocks
 
 
 def all_blocks(model: "Model", heads: Blocks, run: Callable[[Mapping[str, Tensor]], Tensor]) -> Blocks:
-    """Heads, and what becomes known by following a batch through the network."""
+    """Blocks of heads, and those that a trace of one batch through the network shows."""
     shapes = model.full_shapes
     with torch.enable_grad():
         params = {k: torch.zeros(s).requires_grad_() for k, s in shapes.items()}
         try:
             out = run(params)
-        except Exception:  # a user's network may raise anything; then nothing is known of it
+        except Exception:  # a user's network may raise anything; then only the heads are known
             return heads
     fed = trace(out, params, (*model.tables, *model.layers))
-    for bound in model.stacks.bound:  # a recurrent layer takes its own outputs, which may be projected
+    for bound in model.stacks.bound:  # a recurrent layer's inputs include its own outputs, which may be projected
         for name in bound:
             module, hidden, rest = name.partition(".hh")
             if hidden:

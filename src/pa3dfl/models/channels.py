@@ -1,7 +1,7 @@
-"""Which dimensions of which parameters are the same channels.
+"""Dimensions of parameters that are the same channels.
 
-Layers whose outputs meet before the next layer (a residual sum, a gate, heads of attention) share their channels, and
-a norm has those of what it normalises. A method that lets every layer choose its own channels needs to know.
+Layers whose outputs are combined before the next layer (a residual sum, a gate, heads of attention) share their
+channels, and a norm has the channels of its input. A method in which every layer chooses its channels needs this.
 """
 
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from functools import lru_cache
 from math import lcm
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.models.width import FULL, Model
+from pa3dfl.models.model import FULL, Model
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Groups of channels, in the order in which a batch meets them; each is named by its first layer.
+    """Groups of channels in the order of the layers' calls; each is named by its first layer.
 
     `layers` are a group's members, embeddings first. `sizes` are its channels; a channel is `units` outputs of a
     member, which belong together: one dimension of every head, or a whole head. `dims` names the group of each of a
@@ -74,24 +74,24 @@ def channels(model: Model) -> Channels:
 
 
 def refuse_concatenation(model: Model, name: str, by: Iterable[str]) -> None:
-    """Blocks of one size are told from each other (`blocks.py`), except where each has pixels."""
+    """Concatenated blocks of one size are handled (`blocks.py`), except where each has pixels."""
     shape, sizes = model.shapes(FULL)[name], {model.outputs(n) for n in by}
     convolved = any(len(model.shapes(FULL)[f"{n}.weight"]) > 2 for n in by)
     for d in model.takes(name):
         if len(sizes) > 1 or shape[d] % max(sizes) or (convolved and shape[d] != max(sizes)):
             raise UserError(
-                f"model {model.name!r} concatenates channels: nothing tells which feeds which; choose a method "
+                f"model {model.name!r} concatenates channels, so their layers are unknown; choose a method "
                 "that keeps leading channels, such as heterofl"
             )
 
 
 def feature_norms(model: Model) -> tuple[str, ...]:
-    """Weights of the norms that scale what the head sees; none where a layer does that itself."""
+    """Weights of the norms that scale the head's inputs; none if a layer scales them."""
     if not model.normalised:
         return ()
     try:
         dims = channels(model).dims
-    except UserError:  # not known for a network that concatenates
+    except UserError:  # unknown for a network that concatenates
         return ()
     group = dims[f"{model.head}.weight"][1]
     return tuple(k for k, of in dims.items() if of[:1] == (group,) and k.endswith(".weight") and not model.is_layer(k))

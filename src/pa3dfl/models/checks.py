@@ -1,15 +1,15 @@
-"""What a network must be at every width, given what it is at full width."""
+"""Checks of a network at one width against the network at full width."""
 
 from collections.abc import Mapping
 from fractions import Fraction
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.models.blocks import Blocks, Shapes
-from pa3dfl.models.parts import Stacks
+from pa3dfl.models.stacked import Stacks
 
 
 def shapes_at(name: str, width: Fraction, shapes: Shapes, full: Shapes) -> None:
-    """Every size is that of the full network, or its share of it."""
+    """Every size must be the full network's, or the width times that."""
     if shapes.keys() != full.keys():
         raise UserError(
             f"model {name!r} has other parameters at width {width} than at 1: a width may change "
@@ -26,7 +26,7 @@ def shapes_at(name: str, width: Fraction, shapes: Shapes, full: Shapes) -> None:
 
 
 def heads_at(name: str, width: Fraction, heads: Mapping[str, int], stacks: Stacks, blocks: Blocks) -> None:
-    """As many as at full width, or their share of them, at all widths alike."""
+    """There must be as many heads as at full width, or at all widths the width times that."""
     for module, n in heads.items():
         whole = stacks.heads[module]
         drop = f"{stacks.layers[module][-1]}.weight" not in blocks.orders

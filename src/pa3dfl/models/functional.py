@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pa3dfl.models.conv import replace_convolutions
-from pa3dfl.models.parts import Orders, stacked
+from pa3dfl.models.stacked import Orders, stack
 
 
 class _Dropout(threading.local):
@@ -58,7 +58,7 @@ class FunctionalModule:
         """`weights` may hold more than this network has."""
         try:
             if self._stacked:
-                weights = {**weights, **{k: stacked(weights, of, self._orders) for k, of in self._stacked.items()}}
+                weights = {**weights, **{k: stack(weights, of, self._orders) for k, of in self._stacked.items()}}
             for place, name, key, _ in self._places:
                 place[name] = weights[key]
             self._set_dropout(dropout.on)

@@ -1,4 +1,4 @@
-"""What can be learned from a network by looking at it and passing it one batch, and what is refused on sight."""
+"""Facts about a network from its modules and from one batch, and checks that it is supported."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -23,7 +23,7 @@ def tables(network: nn.Module) -> tuple[str, ...]:
     return tuple(n for n, m in network.named_modules() if isinstance(m, TABLES))
 
 
-def refuse_unfederated(name: str, network: nn.Module) -> None:
+def check_supported(name: str, network: nn.Module) -> None:
     for place, m in network.named_modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm):
             raise UserError(
@@ -38,8 +38,8 @@ def refuse_unfederated(name: str, network: nn.Module) -> None:
             )
 
 
-def blank(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Two rows of zeros that the network can take: whole numbers if it does not take others."""
+def zero_batch(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Two rows of zeros that the network accepts: floats, or whole numbers if it accepts no floats."""
     floats = torch.zeros(2, *shape)
     for x in (floats, floats.long()):
         try:
@@ -48,40 +48,40 @@ def blank(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
         except Exception:  # a user's network may raise anything
             continue
         return x
-    return floats.long() if tables(network) else floats  # neither: what is said about it comes later
+    return floats.long() if tables(network) else floats  # neither: `layers` raises the error
 
 
 def layers(
     name: str, network: nn.Module, x: Tensor, classes: int, stacked: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], str]:
-    """Names of the weighted layers in the order in which a batch meets them, and of the head.
+    """Names of the weighted layers in the order of their calls, and of the head.
 
-    `stacked` says of which layers modules with stacked weights consist.
+    `stacked` names the layers of each module with stacked weights.
     """
-    met: dict[str, None] = {}
+    called: dict[str, None] = {}
 
     def note(*layers: str) -> Callable[..., None]:
-        return lambda *_: met.update(dict.fromkeys(layers))
+        return lambda *_: called.update(dict.fromkeys(layers))
 
     inside = {n for of in stacked.values() for n in of}
     weighted = {n: m for n, m in network.named_modules() if isinstance(m, WEIGHTED) and n not in inside}
     hooks = [m.register_forward_hook(note(n)) for n, m in weighted.items()]
     hooks += [network.get_submodule(n).register_forward_hook(note(*of)) for n, of in stacked.items()]
-    out = tried(name, network, {}, x, Fraction(1))
+    out = forward(name, network, {}, x, Fraction(1))
     for h in hooks:
         h.remove()
-    *encoder, head = met or [""]
+    *encoder, head = called or [""]
     if out.shape != (2, classes) or not encoder or not isinstance(weighted.get(head), nn.Linear):
         raise UserError(
-            f"model {name!r} maps a batch of {tuple(x.shape[1:])} to {tuple(out.shape)[1:]} in {len(met)} "
+            f"model {name!r} maps a batch of {tuple(x.shape[1:])} to {tuple(out.shape)[1:]} in {len(called)} "
             f"layers: expected {classes} logits from a torch.nn.Linear head after at least one other layer"
         )
-    _refuse_uncalled(name, network, [n for n in weighted if n not in met], x)
+    _refuse_uncalled(name, network, [n for n in weighted if n not in called], x)
     return tuple(encoder), head
 
 
 def _refuse_uncalled(name: str, network: nn.Module, uncalled: list[str], x: Tensor) -> None:
-    """A layer that is not called may be left over, but its weight may not be used without it."""
+    """A layer may be unused, but its weight may not be used without calling the layer."""
     held = dict(network.named_parameters())
     weights = {k: held[k].detach().requires_grad_() for n in uncalled if (k := f"{n}.weight") in held}
     out = functional_call(network, weights, (x,)) if weights else None
@@ -90,24 +90,21 @@ def _refuse_uncalled(name: str, network: nn.Module, uncalled: list[str], x: Tens
     slopes = torch.autograd.grad(out.sum(), list(weights.values()), allow_unused=True)
     for place, slope in zip(weights, slopes, strict=True):
         if slope is not None:
-            raise UserError(
-                f"model {name!r} uses {place!r} without calling the layer, which is then not seen: call it, as "
-                "in self.layer(x)"
-            )
+            raise UserError(f"model {name!r} uses {place!r} without calling the layer: call it, as in self.layer(x)")
 
 
-def tried(name: str, network: nn.Module, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
-    """What the network makes of a batch."""
+def forward(name: str, network: nn.Module, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
+    """The network's output for a batch."""
     try:
         with torch.no_grad():
             out = functional_call(network, dict(params), (x,))
     except Exception as e:  # a user's network may raise anything
         shape = tuple(x.shape[1:])
-        raise UserError(f"model {name!r} at width {width} cannot take a batch of shape {shape}: {say(e)}") from e
+        raise UserError(f"model {name!r} at width {width} cannot take a batch of shape {shape}: {one_line(e)}") from e
     if not isinstance(out, Tensor):
         raise UserError(f"model {name!r} maps a batch to a {type(out).__name__}: expected a tensor of logits")
     return out
 
 
-def say(e: Exception) -> str:
+def one_line(e: Exception) -> str:
     return f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}"

@@ -1,4 +1,4 @@
-"""Which network a name stands for: one of ours, or anybody's `package.module:factory`."""
+"""The factory of a network by name: a built-in one, or a user's `package.module:factory`."""
 
 import importlib
 import os
@@ -45,7 +45,7 @@ def import_object(path: str, what: str) -> Callable[..., nn.Module]:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as e:  # importing somebody's module runs somebody's code: anything may come out
+    except (Exception, SystemExit) as e:  # importing runs the user's code, which may raise anything
         raise UserError(
             f"{what} {path!r} could not be imported ({type(e).__name__}: {' '.join(str(e).split())}): expected "
             "package.module:name, importable from the current directory or PYTHONPATH"

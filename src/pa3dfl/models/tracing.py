@@ -1,4 +1,4 @@
-"""Which layers feed which parameters, read off one backward graph."""
+"""The layers whose outputs reach each parameter, read from one backward graph."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 class Fed(NamedTuple):
-    """What a parameter meets in a batch: outputs of these layers, maybe side by side."""
+    """The layers whose outputs a parameter is applied to, and whether those are concatenated."""
 
     by: frozenset[str]
     concatenated: bool
 
 
 def trace(out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) -> dict[str, Fed]:
-    """By parameter that `out` depends on; `layers` are names whose `.weight` puts out channels of its own."""
+    """For each parameter that `out` depends on. `layers` are the layers that have output channels."""
     used = _applications(out.grad_fn, {id(v): k for k, v in params.items()})
     layers_at: dict[Any, set[str]] = {}
     for layer in layers:
@@ -28,12 +28,12 @@ def trace(out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) ->
 
 
 def _applications(root: Any, names: dict[int, str]) -> dict[str, list[Any]]:
-    """The nodes of the graph in which each parameter meets a batch."""
+    """The nodes of the graph in which each parameter is applied to a batch."""
     used: dict[str, list[Any]] = {}
     stack: list[tuple[Any, Any]] = [(root, None)]
     seen = set()
     while stack:
-        node, user = stack.pop()  # a parameter that is only reshaped or stacked has the user of the result
+        node, user = stack.pop()  # a parameter that is reshaped or stacked counts as used where the result is used
         if hasattr(node, "variable"):
             if id(node.variable) in names:
                 used.setdefault(names[id(node.variable)], []).append(user)

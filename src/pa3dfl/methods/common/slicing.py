@@ -59,7 +59,7 @@ def chosen_places(model: Model, width: Fraction, held: Mapping[str, Tensor]) -> 
             group = known.dims[k][d] if d < len(known.dims[k]) else None
             if d in scaled and group is None:
                 raise UserError(
-                    f"model {model.name!r}: nothing tells which channels feed dimension {d} of {k}; choose a method "
+                    f"model {model.name!r}: the channels that feed dimension {d} of {k} are unknown; choose a method "
                     "that keeps leading channels, such as heterofl"
                 )
             positions = torch.arange(whole[k][d], device=device)
@@ -90,8 +90,8 @@ def columns_per_channel(model: Model) -> dict[str, tuple[int, int]]:
         inputs, channels = shapes[k][1], max(model.outputs(n) for n in by)
         if inputs % channels:
             raise UserError(
-                f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels, and "
-                "nothing tells which feeds which; flatten the last convolution, channel first, or choose "
+                f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels: "
+                "which inputs belong to which channel is unknown; flatten the last convolution, channel first, or choose "
                 "a method that keeps leading channels, such as heterofl"
             )
         columns[k] = (model.blocks.units.get(k, (1,))[0], inputs // channels)

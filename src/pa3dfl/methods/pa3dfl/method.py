@@ -26,7 +26,7 @@ from pa3dfl.methods.pa3dfl import general
 from pa3dfl.methods.pa3dfl.decomposition import R2_RULES, Layout, off_diagonal, take_apart
 from pa3dfl.methods.pa3dfl.general import PLAIN, U
 from pa3dfl.methods.problem import Client, Problem, Task
-from pa3dfl.models import start
+from pa3dfl.models import initialisation
 from pa3dfl.models.channels import feature_norms
 
 V, HN, HEAD = "theta_v/", "hn/", "head."
@@ -144,15 +144,15 @@ def hypernetwork(m: Pa3dFL, problem: Problem) -> HyperNetwork:
     outputs, rule = {}, problem.model.rule
     for layer in layout(m, problem).layers:
         # θ_u has variance 1/R2, so that the recovered weight has the deviation of θ_v.
-        std = start.deviation(rule, layer.taps * layer.inputs, layer.name in problem.model.calm)
+        std = initialisation.deviation(rule, layer.taps * layer.inputs, layer.name in problem.model.without_relu)
         if layer.name == problem.model.layers[-1] and not feature_norms(problem.model):
             std *= feature_gain(m, problem)
         outputs[layer.name] = Output(layer.v_shape(), std)
     head = layout(m, problem).head
     features = head["weight"][1]
-    outputs[HEAD + "weight"] = Output(head["weight"], start.deviation(rule, features, calm=True))
+    outputs[HEAD + "weight"] = Output(head["weight"], initialisation.deviation(rule, features, without_relu=True))
     if "bias" in head:
-        outputs[HEAD + "bias"] = Output(head["bias"], start.bias_deviation(rule, features))
+        outputs[HEAD + "bias"] = Output(head["bias"], initialisation.bias_deviation(rule, features))
     return HyperNetwork(outputs, m.embedding, m.hidden, m.depth, m.tau, m.tau_min, m.hn_lr, m.hn_encoder_lr, m.hn_clip)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pa3dfl.core.tree import Tree
 from pa3dfl.models import Model
-from pa3dfl.models.width import FULL
+from pa3dfl.models.model import FULL
 
 
 def learned(model: Model, params: Tree, batches: Iterable[tuple[Tensor, Tensor]], lam: float, rate: float) -> Tree:

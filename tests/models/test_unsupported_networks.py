@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
-from networks import ours, own, refused
+from networks import builtin, own, refused
 from torch import Tensor, nn
 
 from pa3dfl.core.errors import UserError
@@ -45,14 +45,14 @@ def test_sizes_that_do_not_divide_are_refused() -> None:
     )
     refused(lambda w: nn.Sequential(nn.Linear(6, int(10 * w)), nn.Linear(int(10 * w), 4)), complaint)
     with pytest.raises(UserError, match=r"conv1.weight is 32 wide, and 32 × 1/7 = 4.57143 \(the factory made 4\)"):
-        ours("cnn-fashion").check(Fraction(1, 7))
+        builtin("cnn-fashion").check(Fraction(1, 7))
 
 
 def test_a_layer_without_outputs_is_refused_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserError, match=r"conv1.weight is 32 wide, and 32 × 1/64 = 0.5 \(the factory made 0\)"):
-            ours("cnn-fashion").check(Fraction(1, 64))
+            builtin("cnn-fashion").check(Fraction(1, 64))
 
 
 def test_a_width_in_use_is_checked_too() -> None:

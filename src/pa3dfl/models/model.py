@@ -1,8 +1,7 @@
-"""A network at many widths: shapes, head and layers, inferred from the factory alone.
+"""A network at many widths: its shapes, head and layers are inferred from its factory.
 
-A factory is `make(width, ...) -> nn.Module`. It is called with the keywords `input_shape`, `num_classes`
-and `full_features` as far as its signature names them. Comparing parameter shapes at width 1 and at
-p_min tells which dimensions scale, so that slicing, decomposing and costing work for any model.
+A factory is `make(width, ...) -> nn.Module`. It gets the keywords `input_shape`, `num_classes` and `full_features`
+if its signature has them. A comparison of the shapes at two widths shows which dimensions scale.
 """
 
 import copy
@@ -20,7 +19,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
-from pa3dfl.models import checks, inspection, parts, start
+from pa3dfl.models import checks, initialisation, inspection, stacked
 from pa3dfl.models.blocks import all_blocks, head_blocks
 from pa3dfl.models.functional import FunctionalModule, dropout, dropouts
 
@@ -55,22 +54,22 @@ class Model:
         self._networks = _Networks()
         self._building = threading.RLock()
         full = self._build(FULL)
-        inspection.refuse_unfederated(name, full)
-        self.stacks = parts.stacks(full)
+        inspection.check_supported(name, full)
+        self.stacks = stacked.stacks(full)
         self.full_shapes: Shapes = self._shapes(full)
         self.normalised, self.tables = inspection.normalised(full), inspection.tables(full)
-        batch = inspection.blank(full, self.input_shape)
+        batch = inspection.zero_batch(full, self.input_shape)
         self.drops_out = bool(dropouts(full))
         self.whole_numbers = not batch.is_floating_point()
         self.layers, self.head = inspection.layers(name, full, batch, classes, self.stacks.layers)
         narrow = self._narrower()
-        heads = head_blocks(self.stacks, None if narrow is None else parts.stacks(narrow), self.full_shapes)
+        heads = head_blocks(self.stacks, None if narrow is None else stacked.stacks(narrow), self.full_shapes)
         once = FunctionalModule(full, self.stacks.keys, heads.orders)
         self._narrow_shapes = None if narrow is None else self._shapes(narrow)
         self.blocks = all_blocks(self, heads, lambda params: once(params, batch))
 
     def check(self, p_min: Fraction) -> None:
-        """Refuse a model that cannot be pruned to `p_min`, saying which layer and what to change."""
+        """Raise an error if the model cannot be pruned to `p_min`: it names the layer and what to change."""
         if p_min == FULL:
             return
         narrow = self._shapes(self._build(p_min))
@@ -90,11 +89,11 @@ class Model:
         return name.removesuffix(".weight") in self.layers and name.endswith(".weight")
 
     def outputs(self, layer: str) -> int:
-        """How many channels a layer or an embedding puts out at full width."""
+        """The number of output channels of a layer or an embedding at full width."""
         return self.full_shapes[f"{layer}.weight"][layer in self.tables]
 
     def takes(self, name: str) -> list[int]:
-        """The dimensions of a parameter that are the channels which reach it."""
+        """The dimensions of a parameter that are input channels."""
         owner, _, what = name.rpartition(".")
         if owner in self.layers or owner == self.head:
             return [1] if what == "weight" else []
@@ -104,35 +103,35 @@ class Model:
         return [d for d, n in enumerate(shape) if n != narrow[name][d]][:1]
 
     @cached_property
-    def calm(self) -> frozenset[str]:
-        """Layers that no ReLU follows: the head, gates, and the projections of attention."""
+    def without_relu(self) -> frozenset[str]:
+        """Layers without a ReLU after them: the head, gates, and the projections of attention."""
         return frozenset([self.head, *(n for of in self.stacks.layers.values() for n in of)])
 
     def init(self, width: Fraction, seed: int) -> Tree:
-        """Fresh parameters, a function of the seed alone.
+        """Initial parameters, a function of the seed alone.
 
-        Layers and head start by the model's rule. Everything else keeps what the factory made.
+        Layers and head follow the model's rule. All other parameters keep the values that the factory gave them.
         """
-        # A factory draws from the one generator that all threads share.
+        # A factory draws from the global generator, which all threads share.
         with self._building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self._build(width)
-        made, shapes = self._apart(module), self.shapes(width)
-        # A layer that was widened here, not by the factory, has no start yet.
+        made, shapes = self._split(module), self.shapes(width)
+        # A layer that `_widened` made larger has no initial values yet.
         params = {k: made[k].detach().clone() if made[k].shape == s else torch.empty(s) for k, s in shapes.items()}
-        return params | start.draw(self.rule, params, self.layers, self.calm, seed)
+        return params | initialisation.draw(self.rule, params, self.layers, self.without_relu, seed)
 
     def __call__(self, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
-        return self._network(width)[0](params, self._taken(x, params))
+        return self._network(width)[0](params, self._as_input(x, params))
 
     def features(self, params: Mapping[str, Tensor], x: Tensor, width: Fraction) -> Tensor:
-        """What the encoder hands to the head, in the order of the head's weight."""
-        features = self._network(width)[1](params, self._taken(x, params))
-        return parts.in_tree_order(features, self.blocks.orders.get(f"{self.head}.weight", (1, 1))[1])
+        """The encoder's output, in the order of the columns of the head's weight."""
+        features = self._network(width)[1](params, self._as_input(x, params))
+        return stacked.in_tree_order(features, self.blocks.orders.get(f"{self.head}.weight", (1, 1))[1])
 
     @contextmanager
     def drawing(self, seed: int) -> Iterator[None]:
-        """Inside, dropout is on, and drawn by the seed; outside it is off. One thread at a time."""
+        """Within the block dropout is on and follows the seed; outside it is off. One thread at a time."""
         with self._building:
             torch.manual_seed(seed)
             dropout.on = True
@@ -146,8 +145,8 @@ class Model:
         dtype = torch.int64 if self.whole_numbers else torch.float32
         return torch.zeros(rows, *self.input_shape, dtype=dtype, device=device)
 
-    def _taken(self, x: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-        """A batch as the network takes it: tokens as they are, measured whole numbers as the others."""
+    def _as_input(self, x: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+        """A batch with the type that the network needs: tokens stay whole numbers, other numbers become floats."""
         if x.is_floating_point() == (not self.whole_numbers):
             return x
         if self.whole_numbers:
@@ -160,13 +159,13 @@ class Model:
         """The network, its encoder and its shapes."""
         networks = self._networks.by_width
         if width not in networks:
-            # A factory draws random numbers, and so does a trial with dropout: neither may shift the draws of a step.
-            # The network is kept, so that it must not be one of the fake tensors of whoever counts costs.
+            # Factories and dropout draw random numbers: they must not shift the random numbers of a step.
+            # While costs are counted, PyTorch makes fake tensors: the network is kept, so it must not consist of them.
             with self._building, torch.random.fork_rng(devices=[]), unset_fake_temporarily():
                 module = self._build(width)
                 shapes = self._shapes(module)
                 checks.shapes_at(self.name, width, shapes, self.full_shapes)
-                checks.heads_at(self.name, width, parts.stacks(module).heads, self.stacks, self.blocks)
+                checks.heads_at(self.name, width, stacked.stacks(module).heads, self.stacks, self.blocks)
                 if self.full_features and "full_features" not in self._keywords:
                     shapes = self._widened(width, module, shapes)
                 encoder = copy.deepcopy(module)
@@ -183,22 +182,22 @@ class Model:
         }
         kwargs = {k: v for k, v in known.items() if k in self._keywords}
         try:
-            # PyTorch frees memory twice after a copy of a fake tensor, and factories copy layers.
+            # Factories copy layers, and PyTorch frees memory twice after a copy of a fake tensor.
             with warnings.catch_warnings(), unset_fake_temporarily():
-                # A layer without outputs is refused in our own words.
+                # A layer without outputs raises a UserError later.
                 warnings.filterwarnings("ignore", "Initializing zero-element tensors")
                 module = self.factory(float(width), **kwargs)
         except Exception as e:  # a user's factory may raise anything
-            raise UserError(f"model {self.name!r} cannot be built at width {width}: {inspection.say(e)}") from e
+            raise UserError(f"model {self.name!r} cannot be built at width {width}: {inspection.one_line(e)}") from e
         if not isinstance(module, nn.Module):
             raise UserError(f"model {self.name!r} gave a {type(module).__name__}: expected a torch.nn.Module")
         return module
 
     def _widened(self, width: Fraction, module: nn.Module, shapes: Shapes) -> Shapes:
-        """Shapes with the last encoder layer at full output, for a factory that cannot say so itself.
+        """Shapes with the last encoder layer at full output, for a factory without the keyword `full_features`.
 
-        Linear and convolution layers take whatever weights they are given, so that this works unless
-        something with a size of its own stands between that layer and the head: one trial tells.
+        Linear layers and convolutions accept weights of any size. So this works unless something with a fixed size
+        stands between that layer and the head; one call shows it.
         """
         last, full = self.layers[-1], self.full_shapes
         if any(last in of for of in self.stacks.layers.values()):
@@ -208,13 +207,13 @@ class Model:
         wide[f"{self.head}.weight"] = full[f"{self.head}.weight"]
         weights = {k: torch.zeros(wide[k]) for k in (*kept, f"{self.head}.weight")}
         try:
-            inspection.tried(self.name, module, weights, self.blank(2), width)
+            inspection.forward(self.name, module, weights, self.blank(2), width)
         except UserError:
             return shapes
         return wide
 
     def _narrower(self) -> nn.Module | None:
-        """The same network at some smaller width, to see what shrinks; None: nothing does."""
+        """The same network at a smaller width, to see which sizes shrink; None if none does."""
         for halvings in range(1, 5):
             try:
                 narrow = self._build(FULL / 2**halvings)
@@ -225,11 +224,11 @@ class Model:
                 return narrow
         return None
 
-    def _apart(self, module: nn.Module) -> Tree:
-        """Parameters as the tree has them."""
+    def _split(self, module: nn.Module) -> Tree:
+        """A network's parameters as entries of the tree."""
         tree: Tree = {}
         for name, p in module.named_parameters():
-            tree |= parts.apart(p, self.stacks.keys.get(name, (name,)), self.blocks.orders)
+            tree |= stacked.split(p, self.stacks.keys.get(name, (name,)), self.blocks.orders)
         return tree
 
     def _shapes(self, module: nn.Module) -> Shapes:

@@ -1,4 +1,4 @@
-"""Networks in `examples/`, written without this package in mind, from the command line."""
+"""The networks in `examples/`, which import nothing from this package, on the command line."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.parametrize("name", ["pa3dfl", "heterofl", "fedrolex", "flanc"])
 @pytest.mark.parametrize("network", ["own_lstm", "own_transformer"])
 def test_they_train_at_three_widths(network: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal seeds give equal numbers, though both networks drop out entries at random."""
+    """Equal seeds give equal numbers, though both networks have dropout."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     rng = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def test_dropout_is_for_training(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from pa3dfl.models import Model
-    from pa3dfl.models.width import FULL
+    from pa3dfl.models.model import FULL
 
     model = Model(own_lstm.make, "own", (8,), 4)
     params, x = model.init(FULL, 0), torch.ones(2, 8, dtype=torch.int64)

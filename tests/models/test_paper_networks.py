@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import EIGHTH, HALF, ONE, PAPER, SHAPES, SIXTEENTH, ours, size
+from networks import EIGHTH, HALF, ONE, PAPER, SHAPES, SIXTEENTH, builtin, size
 from torch import nn
 
 from pa3dfl.models import NAMES, Model, cnn, factory_of
@@ -17,7 +17,7 @@ from pa3dfl.models import NAMES, Model, cnn, factory_of
      (SIXTEENTH, 2, 4, 196, 32, 8)],
 )  # fmt: skip
 def test_fashion_cnn(width: Fraction, c1: int, c2: int, flat: int, h1: int, h2: int) -> None:
-    assert ours("cnn-fashion").shapes(width) == {
+    assert builtin("cnn-fashion").shapes(width) == {
         "conv1.weight": (c1, 1, 5, 5), "conv1.bias": (c1,), "conv2.weight": (c2, c1, 5, 5), "conv2.bias": (c2,),
         "fc1.weight": (h1, flat), "fc1.bias": (h1,), "fc2.weight": (h2, h1), "fc2.bias": (h2,),
         "head.weight": (10, h2), "head.bias": (10,),
@@ -29,7 +29,7 @@ def test_fashion_cnn(width: Fraction, c1: int, c2: int, flat: int, h1: int, h2: 
     [(ONE, 64, 1600, 384, 192), (HALF, 32, 800, 192, 96), (EIGHTH, 8, 200, 48, 24), (SIXTEENTH, 4, 100, 24, 12)],
 )
 def test_cifar100_cnn(width: Fraction, c: int, flat: int, h1: int, h2: int) -> None:
-    assert ours("cnn-cifar100").shapes(width) == {
+    assert builtin("cnn-cifar100").shapes(width) == {
         "conv1.weight": (c, 3, 5, 5), "conv1.bias": (c,), "conv2.weight": (c, c, 5, 5), "conv2.bias": (c,),
         "fc1.weight": (h1, flat), "fc1.bias": (h1,), "fc2.weight": (h2, h1), "fc2.bias": (h2,),
         "head.weight": (100, h2), "head.bias": (100,),
@@ -45,7 +45,7 @@ def test_convolutions_of_the_cnns_pad_as_in_the_table() -> None:
 
 def test_resnet_has_torchvisions_size() -> None:
     """11,181,642 parameters is torchvision's ResNet-18 for 10 classes; GroupNorm(2, C) has BatchNorm's."""
-    model = ours("resnet18-gn")
+    model = builtin("resnet18-gn")
     assert [size(model, w) for w in (ONE, HALF, SIXTEENTH)] == [11_181_642, 2_801_450, 45_102]
     module = factory_of("resnet18-gn")(1.0)
     norms = [m for m in module.modules() if isinstance(m, nn.GroupNorm)]
@@ -71,7 +71,7 @@ def test_resnet_halves_the_picture_five_times() -> None:
 def test_full_features_keep_the_last_output_and_the_head(
     name: str, last: str, features: int, sizes: tuple[int, int]
 ) -> None:
-    model, classes = ours(name, full_features=True), SHAPES[name][1]
+    model, classes = builtin(name, full_features=True), SHAPES[name][1]
     for width in (ONE, HALF, SIXTEENTH):
         shapes = model.shapes(width)
         assert shapes[last][0] == features
@@ -83,12 +83,12 @@ def test_full_features_keep_the_last_output_and_the_head(
         assert model(params, x, width).shape == (2, classes)
         assert shapes.keys() == model.shapes(ONE).keys()
     assert (size(model, ONE), size(model, SIXTEENTH)) == sizes
-    assert ours(name).shapes(SIXTEENTH)["head.weight"] == (classes, features // 16)
+    assert builtin(name).shapes(SIXTEENTH)["head.weight"] == (classes, features // 16)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_head_on_features_is_the_network(name: str) -> None:
-    model = ours(name)
+    model = builtin(name)
     params, x = model.init(EIGHTH, 1), torch.randn(3, *SHAPES[name][0])
     if model.whole_numbers:
         x = torch.randint(0, 80, x.shape)
@@ -110,7 +110,7 @@ def test_the_networks_fit_other_inputs(name: str) -> None:
 
 def test_leading_channels_are_leading_columns() -> None:
     """A narrow CNN is the wide one whose other channels are zero: features are flattened channel first."""
-    model = ours("cnn-fashion")
+    model = builtin("cnn-fashion")
     narrow, shapes = model.init(HALF, 0), model.shapes(ONE)
     wide = {k: torch.zeros(s) for k, s in shapes.items()}
     for k, v in narrow.items():
@@ -120,7 +120,7 @@ def test_leading_channels_are_leading_columns() -> None:
 
 
 def test_init_follows_from_the_seed_alone() -> None:
-    model = ours("cnn-fashion")
+    model = builtin("cnn-fashion")
     torch.manual_seed(1)
     one = model.init(EIGHTH, 5)
     state = torch.get_rng_state()
@@ -131,7 +131,7 @@ def test_init_follows_from_the_seed_alone() -> None:
 
 
 def test_layers_are_those_with_a_weight_before_the_head() -> None:
-    model = ours("cnn-fashion")
+    model = builtin("cnn-fashion")
     assert model.layers == ("conv1", "conv2", "fc1", "fc2")
     named = {k: model.is_layer(k) for k in ("conv1.weight", "fc2.weight", "conv1.bias", "head.weight", "weight")}
     assert named == dict(zip(named, (True, True, False, False, False), strict=True))

@@ -1,12 +1,11 @@
-"""Stacked parameters as the ordinary ones that they consist of, and back.
+"""Stacked parameters, split into the ordinary ones that they consist of, and stacked again.
 
 The gates of a recurrent layer and the projections of attention are several weights, one above the other. The tree
 holds each of them by itself, so that its leading rows and columns are a narrower layer. For a call they are stacked
 again (`functional.py`).
 
-Where a dimension holds several blocks (heads; two directions; positions of a flattened sequence), each block shrinks by
-itself. The tree then has entry j of block i at j·k + i, k blocks in all, so that leading entries are the leading ones
-of every block.
+A dimension may consist of several blocks: heads, two directions, positions of a flattened sequence. Each block shrinks
+by itself. With k blocks the tree has entry j of block i at j·k + i, so its leading entries are those of every block.
 """
 
 from collections.abc import Mapping
@@ -65,7 +64,7 @@ def _recurrent(m: nn.Module, dot: str) -> tuple[list[tuple[str, ...]], dict[str,
         gates = [f".{g}" for g in GATES[kind]] if kind and not layer.startswith("hr") else [""]
         keys[dot + name] = tuple(f"{dot}{layer}{g}.{what}" for g in gates)
         if what == "weight":
-            # The outputs of a projection are the next inputs; gates have channels of their own.
+            # The outputs of a projection are the next inputs; gates have their own channels.
             same = layer if layer.startswith("hr") else layer[3:]
             groups.setdefault(same, []).extend(f"{dot}{layer}{g}" for g in gates)
     return [tuple(g) for g in groups.values()], keys
@@ -90,20 +89,20 @@ def of_heads(module: str, heads: int) -> Orders:
     return rows | more | {f"{dot}out_proj.weight": (1, heads)}
 
 
-def stacked(weights: Mapping[str, Tensor], keys: tuple[str, ...], orders: Orders) -> Tensor:
-    """A module's parameter, of entries of the tree."""
+def stack(weights: Mapping[str, Tensor], keys: tuple[str, ...], orders: Orders) -> Tensor:
+    """A module's parameter, made from entries of the tree."""
     if len({orders.get(k) for k in keys}) > 1:
-        return torch.cat([stacked(weights, (k,), orders) for k in keys])
+        return torch.cat([stack(weights, (k,), orders) for k in keys])
     t = weights[keys[0]] if len(keys) == 1 else torch.cat([weights[k] for k in keys])
     for d, k in enumerate(orders.get(keys[0], ())):
-        if k > 1:  # all pieces at once: a small network has no time for many operations
+        if k > 1:  # all pieces at once: in a small network every operation counts
             before, after, pieces = t.shape[:d], t.shape[d + 1 :], 1 if d else len(keys)
             t = t.reshape(*before, pieces, -1, k, *after).transpose(d + 1, d + 2).reshape(*before, -1, *after)
     return t
 
 
-def apart(parameter: Tensor, keys: tuple[str, ...], orders: Orders) -> Tree:
-    """Entries of the tree, of a module's parameter."""
+def split(parameter: Tensor, keys: tuple[str, ...], orders: Orders) -> Tree:
+    """Entries of the tree, made from a module's parameter."""
     pieces = parameter.chunk(len(keys)) if len(keys) > 1 else (parameter,)
     return {k: _in_tree_order(p, orders.get(k, ())) for k, p in zip(keys, pieces, strict=True)}
 
@@ -116,5 +115,5 @@ def _in_tree_order(t: Tensor, blocks: tuple[int, ...]) -> Tensor:
 
 
 def in_tree_order(features: Tensor, blocks: int) -> Tensor:
-    """What a layer takes, its last dimension in the order of the tree."""
+    """A layer's inputs with the last dimension in the order of the tree."""
     return features.unflatten(-1, (blocks, -1)).transpose(-1, -2).flatten(-2) if blocks > 1 else features
