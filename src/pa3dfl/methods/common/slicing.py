@@ -90,9 +90,9 @@ def columns_per_channel(model: Model) -> dict[str, tuple[int, int]]:
         inputs, channels = shapes[k][1], max(model.outputs(n) for n in by)
         if inputs % channels:
             raise UserError(
-                f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels: "
-                "which inputs belong to which channel is unknown; flatten the last convolution, channel first, or choose "
-                "a method that keeps leading channels, such as heterofl"
+                f"model {model.name!r}: {layer!r} takes {inputs} inputs from {channels} channels, which is not a "
+                "multiple; flatten the last convolution, channel first, or choose a method that keeps leading "
+                "channels, such as heterofl"
             )
         columns[k] = (model.blocks.units.get(k, (1,))[0], inputs // channels)
     return columns
