@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from pa3dfl.core.errors import UserError
     from pa3dfl.core.options.config import Config
     from pa3dfl.experiments.api import resume, run
-    from pa3dfl.runs.rundata import load
+    from pa3dfl.experiments.loaded import load
 
 __version__ = "0.1.0"
 
@@ -16,7 +16,7 @@ __all__ = ["Config", "UserError", "load", "resume", "run"]
 _MODULES = {
     "Config": "core.options.config",
     "UserError": "core.errors",
-    "load": "runs.rundata",
+    "load": "experiments.loaded",
     "resume": "experiments.api",
     "run": "experiments.api",
 }

@@ -24,7 +24,7 @@ except SystemExit as e:
     code = e.code
 print(json.dumps([code, sorted(set(sys.argv[2:]) & sys.modules.keys())]), file=sys.stderr)
 """
-COMMANDS = ("report", "page", "resume", "compare", "tune", "methods", "cost", "data", "predict", "deploy",
+COMMANDS = ("report", "page", "resume", "compare", "tune", "methods", "cost", "data", "export", "predict", "deploy",
             "deploy server", "deploy node", "deploy train", "deploy register", "deploy status",
             "deploy revoke", "deploy rotate-key", "deploy backup", "deploy restore")  # fmt: skip
 

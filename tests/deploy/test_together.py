@@ -58,6 +58,14 @@ def test_every_node_can_use_its_model(method: str, tmp_path: Path, capsys: pytes
         out = json.loads(capsys.readouterr().out)
         assert out["accuracy"] == pytest.approx(card["test_accuracy"])
         assert np.load("said.npz")["probability"].shape == (len(test), 4)
+        assert cli.main(["export", str(folder), "--json"]) == 0
+        [record] = json.loads(capsys.readouterr().out)
+        assert record["file_accuracy"] == card["test_accuracy"]
+        assert cli.main(["predict", record["path"], "test.npz", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(card["test_accuracy"])
+    (tmp_path / "node-0.npz").unlink()
+    assert cli.main(["export", str(machines.deployment.nodes / "node-0")]) == 2
+    assert "model was tested are not at" in capsys.readouterr().err
 
 
 def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

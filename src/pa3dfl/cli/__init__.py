@@ -24,7 +24,8 @@ USAGE = """pa3dfl: personalised federated learning for clients that differ in da
   pa3dfl cost                          multiply-adds, memory, parameters and bytes by method and width
   pa3dfl data [NAME]                   list the data sets; with NAME, the distribution of labels to clients
   pa3dfl deploy init|server|node|train|status|…   a federation on several machines, see docs/deploy.md
-  pa3dfl predict MODEL FILE            predict labels with the personal model of a node
+  pa3dfl export RUN                    write clients' own models as safetensors, ONNX or PyTorch programs
+  pa3dfl predict MODEL FILE            predict labels with an exported model, or with the personal model of a node
 
 Every command takes --help; those that print a table take --json.
 The shortest complete run: pa3dfl run --rounds 10
@@ -54,6 +55,7 @@ NAMES = (
     "cost",
     "data",
     "deploy",
+    "export",
     "predict",
 )
 COMMANDS: Mapping[str, Command] = {name: imported(name) for name in NAMES}

@@ -9,9 +9,12 @@ from pa3dfl.core.logging import log
 
 def predict(argv: list[str]) -> None:
     parser = Parser(
-        "pa3dfl predict", description="Predict the labels of a file's rows with the personal model of a node."
+        "pa3dfl predict",
+        description="Predict the labels of a file's rows with an exported model, or with the one of a node.",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a node, or its model.json")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="folder of an exported model or a node, or a file in it"
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help=".npz with x and y")
     parser.add_argument("--out", type=Path, metavar="X", help="write labels and probabilities to this .npz instead")
     parser.add_argument("--json", action="store_true", help="print as JSON")

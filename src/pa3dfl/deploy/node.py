@@ -122,6 +122,9 @@ class RealNode:
             "val_accuracy": score.val_accuracy,
             "test_accuracy": score.test_accuracy,
             "alpha": score.alpha,
+            "data": str(self.node["data"]),
+            "seed": config.seed,
+            "exact": place.task.compute is None and place.task.device.type == "cpu",
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)

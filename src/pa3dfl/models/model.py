@@ -53,7 +53,7 @@ class Model:
             self._keywords = set()
         self._networks = _Networks()
         self._building = threading.RLock()
-        full = self._build(FULL)
+        full = self.build(FULL)
         inspection.check_supported(name, full)
         self.stacks = stacked.stacks(full)
         self.full_shapes: Shapes = self._shapes(full)
@@ -72,7 +72,7 @@ class Model:
         """Raise an error if the model cannot be pruned to `p_min`: it names the layer and what to change."""
         if p_min == FULL:
             return
-        narrow = self._shapes(self._build(p_min))
+        narrow = self._shapes(self.build(p_min))
         if narrow == self.full_shapes:
             raise UserError(
                 f"model {self.name!r} ignores its width: it has the same shapes at width {p_min} and 1; "
@@ -115,7 +115,7 @@ class Model:
         # A factory draws from the global generator, which all threads share.
         with self._building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = self._build(width)
+            module = self.build(width)
         made, shapes = self._split(module), self.shapes(width)
         # A layer that `_widened` made larger has no initial values yet.
         params = {k: made[k].detach().clone() if made[k].shape == s else torch.empty(s) for k, s in shapes.items()}
@@ -162,7 +162,7 @@ class Model:
             # Factories and dropout draw random numbers: they must not shift the random numbers of a step.
             # While costs are counted, PyTorch makes fake tensors: the network is kept, so it must not consist of them.
             with self._building, torch.random.fork_rng(devices=[]), unset_fake_temporarily():
-                module = self._build(width)
+                module = self.build(width)
                 shapes = self._shapes(module)
                 checks.shapes_at(self.name, width, shapes, self.full_shapes)
                 checks.heads_at(self.name, width, stacked.stacks(module).heads, self.stacks, self.blocks)
@@ -174,7 +174,7 @@ class Model:
                 networks[width] = (FunctionalModule(module, *how), FunctionalModule(encoder, *how), shapes)
         return networks[width]
 
-    def _build(self, width: Fraction) -> nn.Module:
+    def build(self, width: Fraction) -> nn.Module:
         known = {
             "input_shape": self.input_shape,
             "num_classes": self.classes,
@@ -216,7 +216,7 @@ class Model:
         """The same network at a smaller width, to see which sizes shrink; None if none does."""
         for halvings in range(1, 5):
             try:
-                narrow = self._build(FULL / 2**halvings)
+                narrow = self.build(FULL / 2**halvings)
             except UserError:
                 continue
             shapes = self._shapes(narrow)
