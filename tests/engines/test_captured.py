@@ -17,6 +17,7 @@ from pa3dfl.engines.cuda import memory, program
 from pa3dfl.engines.cuda.captured import Captured
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Score
+from pa3dfl.methods.pa3dfl.method import Pa3dFL
 from pa3dfl.methods.problem import Task
 
 Make = Callable[..., Any]
@@ -73,6 +74,18 @@ def test_equal_to_the_sequential_engine(
     method = methods.find(name)()
     task = make_task(method, device=device, epochs=2, setting="list:1/4,1,1/16,1/4")
     assert_equal(rounds(Captured(), method, task, n), rounds(Sequential(), method, task, n))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_client_is_tested_with_what_it_keeps(device: str, make_task: Make) -> None:
+    method = Pa3dFL(keep="all")
+    task = make_task(method, device=device)
+    ours, reference = (rounds(engine, method, task, 3) for engine in (Captured(), Sequential()))
+    assert_equal(ours, reference)
+    assert any(score.alpha > 0 for score in reference[2] if score.rule == "received")
+    plain = rounds(Sequential(), Pa3dFL(), task, 3)
+    assert plain[1] == reference[1]
+    assert plain[2] != reference[2]
 
 
 @pytest.mark.parametrize("device", DEVICES)

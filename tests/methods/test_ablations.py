@@ -11,7 +11,7 @@ from pa3dfl import methods
 from pa3dfl.methods.pa3dfl.ablations.flanc_decomposition import FlancDecomposition, FlancLayer, compose
 from pa3dfl.methods.pa3dfl.ablations.without_hypernetwork import WithoutHyperNetwork
 from pa3dfl.methods.pa3dfl.decomposition import LayerPlan
-from pa3dfl.methods.pa3dfl.method import Pa3dFL, layout
+from pa3dfl.methods.pa3dfl.method import Pa3dFL, V, layout
 
 Make = Callable[..., Any]
 
@@ -40,10 +40,10 @@ def test_nothing_personal_leaves_the_client(make_task: Make, play: Make) -> None
     assert {k.partition("/")[0] for k in played.servers[-1]} == {"theta_u", "plain"}
     for update in played.rounds[0]:
         assert {k.partition("/")[0] for k in update.tree} == {"theta_u", "plain"}
-        assert update.private.keys() == {"conv1", "conv2", "fc1", "fc2", "head.weight", "head.bias"}
+        assert update.private.keys() == {V + k for k in ("conv1", "conv2", "fc1", "fc2", "head.weight", "head.bias")}
     # Widths are nested at the start, so that all clients begin as one.
-    wide, narrow = (method.init_client(task, task.clients[i]) for i in (0, 3))
-    assert torch.equal(wide["fc1"][: len(narrow["fc1"]), :, : narrow["fc1"].shape[2]], narrow["fc1"])
+    wide, narrow = (method.init_client(task, task.clients[i])[f"{V}fc1"] for i in (0, 3))
+    assert torch.equal(wide[: len(narrow), :, : narrow.shape[2]], narrow)
 
 
 def test_general_parts_are_averaged_as_in_pa3dfl(make_task: Make, play: Make) -> None:

@@ -210,3 +210,33 @@ def test_resnet_trains_with_less_than_half_of_the_multiply_adds() -> None:
     assert record["chosen_multiply_adds"] < record["factors_multiply_adds"]
     # What training really does, with its two heads and the orthogonality term.
     assert record["chosen_multiply_adds"] < record["step_multiply_adds"] < 0.47 * record["recover_multiply_adds"]
+
+
+@pytest.mark.parametrize(("keep", "own"), [("none", ()), ("head", (V + "head.",)), ("personal", (V,)), ("all", ("",))])
+def test_what_a_client_keeps_is_the_trained_end_where_a_test_does_not_train(
+    keep: str, own: tuple[str, ...], make_task: Make
+) -> None:
+    """α = 1 is then what its last training left, in the received model; nothing else depends on it."""
+    method = Pa3dFL(keep=keep)
+    task = make_task(method)
+    client, server = task.clients[1], server_of(method, task)
+    [old] = method.download(task, server, [client], 1)
+    update, _ = Sequential().train_one(method, task, client, wire(old), None, 1)
+    reference, _ = Sequential().train_one(Pa3dFL(), task, client, wire(old), None, 1)
+    assert all(torch.equal(update.tree[k], v) for k, v in reference.tree.items())
+    assert update.private.keys() == {k for k in update.tree if k.startswith(own)}
+    new = {k: v + 0.01 for k, v in old.items()}
+    theta, fixed = method.begin(task, client, new, update.private)
+    assert all(torch.equal(theta[k], v) for k, v in new.items())
+    mixed = {k: update.tree[k] if k.startswith(own) else v for k, v in new.items()}
+    expected = method.personal(task, client.width, theta, mixed, fixed)
+    [(score, model)] = Sequential().test_one(method, task, client, wire(new), update.private, 2, ["received"], "loss")
+    assert all(torch.equal(model[k], v) for k, v in expected[score.alpha].items())
+    assert score == local.score(method, task, client, "received", expected, "loss")
+    # Before its first round a client has only what it receives.
+    assert method.untrained(task, theta, {}) == theta
+    adapted = [
+        Sequential().test_one(m, task, client, wire(new), update.private, 2, ["adapted"], "loss")[0][0]
+        for m in (method, Pa3dFL())
+    ]
+    assert adapted[0] == adapted[1]

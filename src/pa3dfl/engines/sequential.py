@@ -104,12 +104,14 @@ class Sequential(Engine):
         rules: Sequence[str], select: str,
     ) -> list[tuple[Score, Tree]]:  # fmt: skip
         """A client's score by each of the rules, with the chosen model."""
-        start, fixed = method.begin(task, client, down, private_of(method, task, private, client))
+        own = private_of(method, task, private, client)
+        start, fixed = method.begin(task, client, down, own)
         tested = []
         for rule in rules:
-            trained = start
             if rule == "adapted":
                 trained, _ = self.train_client(method, task, client, start, fixed, rnd, "test")
+            else:
+                trained = method.untrained(task, start, own)
             candidates = method.personal(task, client.width, start, trained, fixed)
             score = local.score(method, task, client, rule, candidates, select)
             tested.append((score, candidates[score.alpha]))

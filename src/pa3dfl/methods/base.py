@@ -118,6 +118,10 @@ class Method(ABC):
         """(upload, private) after local training."""
         return theta, {}
 
+    def untrained(self, problem: Problem, start: Tree, private: Tree) -> Tree:
+        """What stands for the trained tree where a test comes without training: by default the start of training."""
+        return start
+
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         """The server's next state: by default the mean of the uploads, weighted by numbers of training rows.
 

@@ -101,9 +101,10 @@ class Captured(Sequential):
 
         return self.streams.beside(work.method, work.task, jobs(), test)
 
-    def _begin(self, work: Round, client: Client, down: Tree) -> tuple[Tree, Tree]:
+    def _begin(self, work: Round, client: Client, down: Tree) -> tuple[Tree, Tree, Tree]:
         own = private_of(work.method, work.task, work.private.get(client.id), client)
-        return work.method.begin(work.task, client, down, own)
+        start, fixed = work.method.begin(work.task, client, down, own)
+        return start, fixed, work.method.untrained(work.task, start, own)
 
     def close(self) -> None:
         """Free the GPU's memory; programs and their graphs are reference cycles, which need a collection."""

@@ -42,6 +42,8 @@ class Program:
     def __init__(self, method: Method, task: Task, width: Fraction, start: Tree, fixed: Tree) -> None:
         self.method, self.task, self.width, self.device = method, task, width, task.device
         self.start, self.fixed = wire(start), wire(fixed)
+        # What stands for the trained tree in a test without training; most methods have no such tree of their own.
+        self.held = self.start if type(method).untrained is Method.untrained else wire(start)
         self.packed = Packed(method, self.start)
         self.sgd = local.SGD(task.local, self.packed.groups)
         self.theta = {k: v.detach() for k, v in self.packed.tree().items()}
@@ -61,14 +63,15 @@ class Program:
     @property
     def taken(self) -> int:
         """Bytes of memory that the program holds."""
-        return self.graphs.taken + 2 * nbytes(self.start) + nbytes(self.fixed) + nbytes({"x": self.x})
+        trees = 2 if self.held is self.start else 3
+        return self.graphs.taken + trees * nbytes(self.start) + nbytes(self.fixed) + nbytes({"x": self.x})
 
-    def load(self, start: Tree, fixed: Tree) -> None:
+    def load(self, start: Tree, fixed: Tree, held: Tree) -> None:
         """Copy these on the caller's stream, so that the caller may free them afterwards."""
         self.todo.clear()  # left from an interrupted round
         self.results.clear()
         self.graphs.join()
-        for mine, given in ((self.start, start), (self.theta, start), (self.fixed, fixed)):
+        for mine, given in ((self.held, held), (self.start, start), (self.theta, start), (self.fixed, fixed)):
             self._copy(mine, given)
         self.graphs.follow()
 
@@ -103,7 +106,7 @@ class Program:
         parts = [local.sent(self.task.data.rows(client.id, part), self.device) for part in ("val", "test")]
         key = (len(parts[0]), len(parts[1]), rule == "received", select)
         if key not in self.tests:
-            trained = self.start if rule == "received" else self.theta
+            trained = self.held if rule == "received" else self.theta
             self.tests[key] = self._capture_test(parts, trained, select)
         test = self.results[rule] = self.tests[key]
         for mine, given in zip(test.rows, parts, strict=True):

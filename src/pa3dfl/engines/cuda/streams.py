@@ -25,8 +25,8 @@ from pa3dfl.methods.problem import Client, Task
 # CUDA reads this variable when it starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
-Job = tuple[Client, Tree, Tree]
-"""A client with its trainable and its fixed tree."""
+Job = tuple[Client, Tree, Tree, Tree]
+"""A client with its trainable and its fixed tree, and what stands for the trained tree in a test without training."""
 Running = list[tuple[Client, Program]]
 
 
@@ -44,7 +44,7 @@ class Streams:
         if self._of != (method, task):
             self._of, self.programs = (method, task), []
         running: Running = []
-        for client, start, fixed in jobs:
+        for client, start, fixed, held in jobs:
             while True:
                 program = self._idle(client.width, [p for _, p in running])
                 if len(running) < self.at_once and (
@@ -60,7 +60,7 @@ class Streams:
                 if program is None:
                     program = Program(method, task, client.width, start, fixed)
                     self.programs.append(program)
-                program.load(start, fixed)
+                program.load(start, fixed, held)
                 play(program, client)
             except torch.OutOfMemoryError:
                 raise UserError(

@@ -30,6 +30,8 @@ from pa3dfl.models import initialisation
 from pa3dfl.models.channels import feature_norms
 
 V, HN, HEAD = "theta_v/", "hn/", "head."
+KEPT = {"none": (), "head": (V + HEAD,), "personal": (V,), "all": (V, U, PLAIN)}
+"""By what a client keeps: how the names of these entries begin."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class Pa3dFL(Method):
     r2_rule: str = option("max", "R2 of convolutions: max(S,T,k²) or the printed rule", choices=R2_RULES)
     r2_scale: float = option(1.0, "factor on R2 of convolutions", above=0)
     order: str = option("auto", "decomposed layers: recover weights first, by factors, or the cheaper", choices=ORDERS)
+    keep: str = option(
+        "none", "what a client keeps of its last training for tests without training", choices=tuple(KEPT)
+    )
     line_search: int = option(11, "values of α tried between received and locally trained model", at_least=2)
 
     def widths(self, affordable: Sequence[Fraction], p_min: Fraction) -> list[Fraction]:
@@ -89,6 +94,12 @@ class Pa3dFL(Method):
         kernels = [theta[U + layer.name] for layer in layout(self, problem).layers if layer.kernel]
         overlap = self.lam * off_diagonal(*kernels) if self.lam and kernels else 0
         return global_loss + general.local_weight(self.local_weight, features.shape[1]) * local_loss + overlap
+
+    def finish(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
+        return theta, {k: v for k, v in theta.items() if k.startswith(KEPT[self.keep])}
+
+    def untrained(self, problem: Problem, start: Tree, private: Tree) -> Tree:
+        return start | private
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         trained = [take(V, u.tree) for u in updates]

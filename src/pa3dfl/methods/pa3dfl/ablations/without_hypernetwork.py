@@ -11,7 +11,7 @@ from fractions import Fraction
 import torch
 
 from pa3dfl.core.randomness import generator
-from pa3dfl.core.tree import Tree, leading, put, take
+from pa3dfl.core.tree import Tree, leading, put
 from pa3dfl.methods.base import Update
 from pa3dfl.methods.pa3dfl import general
 from pa3dfl.methods.pa3dfl.method import HEAD, Pa3dFL, V, head_at, hypernetwork, layout
@@ -32,17 +32,18 @@ class WithoutHyperNetwork(Pa3dFL):
             g = generator(task.seed, f"theta_v:{k}")
             full = torch.empty(outputs[k].shape).normal_(0, outputs[k].std, generator=g)
             tree[k] = leading(full, shape).clone()
-        return tree
+        return put(V, tree)
 
     def download(self, problem: Problem, server: Tree, clients: Sequence[Client], rnd: int) -> list[Tree]:
         return [general.part(problem.model, server, c.width) for c in clients]
 
     def begin(self, problem: Problem, client: Client, down: Tree, private: Tree) -> tuple[Tree, Tree]:
         # Sorted: a tree from a checkpoint may have another order.
-        return down | put(V, dict(sorted(private.items()))), head_at(self, problem, client.width)
+        return down | {k: private[k] for k in sorted(private) if k.startswith(V)}, head_at(self, problem, client.width)
 
     def finish(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> tuple[Tree, Tree]:
-        return {k: v for k, v in theta.items() if not k.startswith(V)}, take(V, theta)
+        own = {k: v for k, v in theta.items() if k.startswith(V)}
+        return {k: v for k, v in theta.items() if k not in own}, own | super().finish(problem, width, theta, fixed)[1]
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
         return self.average(task, server, updates)
