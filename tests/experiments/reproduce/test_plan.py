@@ -1,12 +1,14 @@
 """Which runs a plan has, in which order, and which of them are the same."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
-from pa3dfl.experiments.reproduce import cells, paper
+from pa3dfl.experiments.reproduce import cells, paper, records
+from pa3dfl.methods import assembly
 
 
 def test_the_most_telling_cells_first() -> None:
@@ -111,3 +113,15 @@ def test_the_papers_cells() -> None:
     # Pa3dFL leads three of the columns, is second in two, and sixth with Fjord in the last.
     ranks = [sorted((-v[0], m) for m, v in overall[d][s].items()) for d in paper.DATA for s in paper.SETTINGS]
     assert [[m for _, m in r].index("pa3dfl") for r in ranks] == [0, 0, 1, 5, 0, 1]
+
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "runs").glob("*.json"))[::6], ids=lambda p: p.stem)
+def test_a_published_run_is_still_that_of_its_config(path: Path) -> None:
+    """Otherwise the plan would have it trained again: options that came later must not change its name."""
+    record = records.read(path) or {}
+    keep = {"keep": "none"} if record["method"].startswith("pa3dfl") else {}
+    given = record["config"] | {"device": "cpu", "precision": record["precision"].replace("tf32", "fp32"), "out": "x"}
+    assert cells.slug(assembly.configure(keep | given)) == path.stem

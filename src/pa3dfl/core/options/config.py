@@ -27,6 +27,10 @@ ENGINES = ("auto", "sequential", "threaded", "captured", "flower")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
 TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 
+LATER = {"newcomers", "newcomer_rounds", "label_column", "client_column", "input_columns", "small_clients"}
+"""Options that older runs do not have; their digests stay as they were."""
+LATER_OF_METHODS = {("keep", "none")}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -163,9 +167,10 @@ class Config:
 
 def identity(config: Config) -> dict[str, Any]:
     """The values that digests are made of. An option that came later counts only where it is used."""
-    later = {"newcomers", "label_column", "client_column", "input_columns", "small_clients"}
     default = {f.name: f.default for f in dataclasses.fields(config)}
-    return {k: v for k, v in dataclasses.asdict(config).items() if k not in later or v != default[k]}
+    values = {k: v for k, v in dataclasses.asdict(config).items() if k not in LATER or v != default[k]}
+    own = {k: v for k, v in config.options.items() if (k, v) not in LATER_OF_METHODS}
+    return values | {"options": own}
 
 
 def parse_track(text: str | None) -> list[str]:

@@ -29,7 +29,7 @@ SWEEPS = {"lam": ("0.1", "0.01", "0.001"), "depth": ("1", "2", "3", "4")}
 SMALL = {"fashion-mnist-10k": {"clients": 40, "per_round": 8, "epochs": 2}}
 
 # What says where and how fast a run goes, and not what it computes.
-_ELSEWHERE = ("out", "data_dir", "checkpoint_every", "timeout", "engine", "device", "threads")
+_ELSEWHERE = ("out", "data_dir", "checkpoint_every", "timeout", "engine", "device", "threads", "track")
 
 
 @dataclass(frozen=True)
