@@ -74,7 +74,7 @@ def test_a_recording_serves_all_clients_and_rounds_of_its_kind(
             assert all(torch.equal(v, b.tree[k]) for k, v in a.tree.items())
 
 
-def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, caplog: pytest.LogCaptureFixture) -> None:
     """The thread that records may be new to a width that others have trained often."""
     method = FedAvg()
     task = make_task(method, engine="auto")
@@ -83,7 +83,7 @@ def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, capsys: pytes
     trained(method, task, engine.stepper)
     trained(method, task, engine.stepper)
     assert all(step.proven for step in steps_of(engine))
-    assert not capsys.readouterr().err
+    assert not caplog.messages
 
 
 def test_what_is_rare_is_not_recorded(make_task: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ class OfLabels(FedAvg):
     ],
 )
 def test_what_cannot_be_recorded_is_done_in_python(
-    method: Method, said: str, make_task: Make, capsys: pytest.CaptureFixture[str]
+    method: Method, said: str, make_task: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = make_task(FedAvg(), engine="auto")
     expected, _ = trained(method, task, local.stepper)
@@ -150,9 +150,8 @@ def test_what_cannot_be_recorded_is_done_in_python(
     for _ in range(2):
         tree, _ = trained(method, task, engine.stepper)
         assert all(torch.equal(v, expected[k]) for k, v in tree.items())
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == (1 if said else 0)
-    assert all(said in line for line in lines)
+    assert len(caplog.messages) == (1 if said else 0)
+    assert all(said in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fjord", "pa3dfl"])

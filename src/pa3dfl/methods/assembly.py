@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import sys
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.capacity import capacities, width_of
 from pa3dfl.core.options.config import Config, resolve
 from pa3dfl.core.options.names import DATA
@@ -97,7 +97,7 @@ def set_arithmetic(config: Config) -> None:
     elif config.precision == "bf16" and not (
         torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     ):
-        print("this processor has no bfloat16 instructions: --precision fp32 would be faster", file=sys.stderr)
+        log.warning("this processor has no bfloat16 instructions: --precision fp32 would be faster")
 
 
 def rules(config: Config) -> LocalTraining:

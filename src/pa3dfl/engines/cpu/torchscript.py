@@ -11,7 +11,6 @@ this module and `tape.py` when a PyTorch release that the project supports has n
 """
 
 import os
-import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines import local
 from pa3dfl.engines.cpu.tape import Results, Tape
@@ -121,7 +121,7 @@ class TorchScriptSteps:
         if name not in self._told:
             self._told.add(name)
             said = f"steps of {name} stay in Python, which is slower: {reason.strip().splitlines()[0][:150]}"
-            print(f"{said} (capturable = False in the method avoids this message)", file=sys.stderr)
+            log.warning(f"{said} (capturable = False in the method avoids this message)")
 
 
 def form(tree: Tree) -> Hashable:

@@ -5,12 +5,12 @@ for other processes, data and private state. If it does not suffice, the client 
 free, so that a cohort of any size completes.
 """
 
-import sys
 from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
 
+from pa3dfl.core.logging import log
 from pa3dfl.engines.cuda.program import Program
 
 # Bytes that programs leave free for aggregation, the hyper-network and other processes.
@@ -30,7 +30,7 @@ class Memory:
             return True
         if not self._told:
             held = "one client" if len(programs) == 1 else f"{len(programs)} clients"
-            print(f"pa3dfl: the GPU holds {held} at a time; the others wait", file=sys.stderr)
+            log.warning(f"the GPU holds {held} at a time; the others wait")
             self._told = True
         return False
 

@@ -7,7 +7,6 @@ over fixed parts in a fixed order, so that equal inputs give equal bits. Product
 precisions.
 """
 
-import sys
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pa3dfl.core.logging import log
 from pa3dfl.methods.common.decoders.decoder import Decoder, Held, Shape, fold
 
 WARPS, ROWS = 4, 16  # warps of a block, and rows of a weight that a warp reads at a time (as in kernels.cu)
@@ -132,7 +132,7 @@ def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | Non
                 kernels[name].set_shared_memory_config(shared)
             except (AttributeError, OSError, RuntimeError) as e:  # an older PyTorch, no compiler with it, an older card
                 reason = (str(e).splitlines() or [type(e).__name__])[0]
-                print(f"pa3dfl: the hyper-network is slower: no kernels for this GPU ({reason})", file=sys.stderr)
+                log.warning(f"the hyper-network is slower: no kernels for this GPU ({reason})")
                 return None
     return kernels
 
