@@ -1,1 +1,1 @@
-"""What researchers start: one run, many on equal terms, tuning, the paper's evidence."""
+"""Experiments: one run, several on equal terms, tuning, export, and the reproduction of the paper."""

@@ -1,4 +1,4 @@
-"""Several methods and seeds on equal terms: the same task, split and rounds for all; what is done is not done again."""
+"""Several methods and seeds on equal terms: the same task, split and rounds for all; finished runs are not repeated."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,20 +41,20 @@ def compare(
 
 
 def terms(path: Path) -> dict[str, Any]:
-    """What was in force in a run: what all methods have in common, and the method's own options."""
+    """The options of a run: those that all methods have, and the method's own."""
     config = assembly.configure({k: v for k, v in read_yaml(path / "config.yaml").items() if k != "data_fingerprint"})
     return {"training": {k: getattr(config, k) for k in TERMS}, "options": dict(config.options)}
 
 
 def equal_terms(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What is the same for all records, and by method where it is not."""
+    """Options that are equal for all records, and by method those that differ."""
     by_option = {k: {r["method"]: r["training"][k] for r in records} for k in TERMS}
     same = {k: next(iter(v.values())) for k, v in by_option.items() if len(set(v.values())) == 1}
     return same, {k: v for k, v in by_option.items() if k not in same}
 
 
 def complete(config: Config, followers: Sequence[Follower] = ()) -> None:
-    """Train, or go on with, or leave alone what is in the config's run directory."""
+    """Train the config's run, or continue it, or leave it if it is finished."""
     directory = begun(config)
     if directory is None:
         api.run(config, followers=followers)

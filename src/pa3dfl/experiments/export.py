@@ -1,4 +1,4 @@
-"""Models to take away: any client's own one, made again from a run, checked, and written as a file of its own."""
+"""Exports clients' own models: computed again from a run, checked, and written as files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -29,7 +29,7 @@ EXACT = ("fp32", "fp64")
 
 
 class ByItself(nn.Module):
-    """A model whose method predicts in a way of its own, with the candidate that was tested inside."""
+    """A module for a method with its own `predict`; it holds the tested candidate."""
 
     def __init__(self, method: Method, problem: Problem, width: Any, tree: Tree) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def export(
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Write the models of these clients of a run (None: of all that were tested), or that of a node's folder.
 
-    Yields what is said of each file. Every model is tested again on its client's test rows: one with another accuracy
+    Yields a record for each file. Every model is tested again on its client's test rows: one with another accuracy
     than at the best evaluation is refused.
     """
     if form not in formats.FILES:
@@ -101,7 +101,7 @@ def opened(run: Path, data_dir: str | None) -> tuple[Config, Arrays, Federation]
 
 
 def verified(federation: Federation, ids: Sequence[int]) -> Iterator[Remade]:
-    """The models made again, if they are those that were tested."""
+    """The models computed again, if they equal those that were tested."""
     n = len(federation.task.clients)
     for i in ids:
         if not 0 <= i < n:
@@ -118,7 +118,7 @@ def verified(federation: Federation, ids: Sequence[int]) -> Iterator[Remade]:
 
 
 def standing(method: Method, problem: Problem, width: Any, tree: Tree) -> nn.Module:
-    """A plain network; where the method predicts in a way of its own, a module that does."""
+    """A plain network; for a method with its own `predict`, a module that calls it."""
     if type(method).predict is Method.predict:
         return network(problem.model, tree, width)
     alone = Problem(problem.model, problem.p_min, problem.seed, torch.device("cpu"), dtype=problem.dtype)
@@ -172,7 +172,7 @@ def _written(
                 f"{card['test_accuracy']:.4f}: use another --format"
             )
         personal.write_card(folder, card)
-    except BaseException:  # what was not checked is not left behind
+    except BaseException:  # files that failed the check are removed
         path.unlink(missing_ok=True)
         (folder / personal.CARD).unlink(missing_ok=True)
         raise
@@ -180,6 +180,6 @@ def _written(
 
 
 def _accuracy(folder: Path, test: Arrays) -> float:
-    """Of the written file, counted as at a test."""
+    """The accuracy of the written file, counted as in a test."""
     correct = personal.predict(personal.read(folder), test).argmax(1) == test.y
     return float(correct.sum()) / len(correct)

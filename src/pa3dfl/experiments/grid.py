@@ -20,7 +20,7 @@ Grid = dict[tuple[str, ...], list[str]]
 
 
 def paper_grid(method: str, fixed: Sequence[str]) -> Grid:
-    """What the paper tried for a method, without the options that are fixed already."""
+    """The paper's grid for a method, without the options that are given."""
     grids = yaml.safe_load((resources.files("pa3dfl.core.options") / "presets" / "grids.yaml").read_text())
     grid = {
         tuple(k.split("+")): [str(v) for v in values] for k, values in (grids["all"] | grids.get(method, {})).items()
@@ -44,7 +44,7 @@ def parse(words: Sequence[str]) -> Grid:
 
 
 def tunable(options: Fields) -> Fields:
-    """A method's own options, and those of local training: what changes the task itself is not compared."""
+    """A method's own options, and those of local training. Options that change the task cannot be tuned."""
     return {f.name: f for f in dataclasses.fields(Config) if f.metadata.get("group") == HOW} | dict(options)
 
 
@@ -58,7 +58,7 @@ def check_names(grid: Grid, known: Sequence[str], fixed: Sequence[str]) -> None:
 
 
 def points(grid: Grid, fields: Fields) -> list[Point]:
-    """All combinations of what concerns these fields; the last option changes fastest."""
+    """All combinations of the values of these fields; the last option changes fastest."""
     axes = [_axis(names, values, fields) for names, values in grid.items() if set(names) <= fields.keys()]
     return [dict(itertools.chain(*parts)) for parts in itertools.product(*axes)]
 

@@ -1,4 +1,4 @@
-"""Tuning: every setting of a grid is a run of its own, and validation accuracy alone chooses among them."""
+"""Tuning: one run for every setting of a grid; validation accuracy alone chooses the best."""
 
 import csv
 import dataclasses
@@ -23,7 +23,7 @@ from pa3dfl.experiments.grid import Fields, Grid, Point, check_names, paper_grid
 from pa3dfl.methods import assembly
 from pa3dfl.runs.format import RunDirectory
 
-# Results are published for these; what was tuned on one of them would be tested on what it was chosen for.
+# Published results use these seeds: options tuned on one of them would be tested on the data that chose them.
 PUBLISHED = range(10)
 COLUMNS = ("method", "options", "seed", "val_accuracy", "best_round", "seconds", "path", "reason")
 
@@ -59,7 +59,7 @@ def plan(
 
 
 def run(trials: Sequence[Trial], out: Path) -> list[dict[str, Any]]:
-    """Train what is missing; `trials.jsonl` and `trials.csv` hold all that was ever tried in this folder."""
+    """Train what is missing; `trials.jsonl` and `trials.csv` hold all trials in this folder."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / "trials.jsonl"
     earlier = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -81,7 +81,7 @@ def run(trials: Sequence[Trial], out: Path) -> list[dict[str, Any]]:
 def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per method and setting, best mean validation accuracy first; equal ones in grid order, failed ones last.
 
-    A setting that failed with one seed is not chosen for what it does with others.
+    A setting that failed with one seed is not chosen for its results with others.
     """
     rows = []
     for method in dict.fromkeys(r["method"] for r in records):
@@ -104,7 +104,7 @@ def best(given: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[st
     if not chosen:
         reason = next(r["reason"] for r in rows)
         raise UserError(f"no trial succeeded, see trials.csv; the first of them: {reason}")
-    # Every method of a comparison reads this file: only what all of them know stands outside `methods`.
+    # Every method of a comparison reads this file: outside `methods` stand only options that all methods have.
     task = {f.name: f for f in dataclasses.fields(Config) if f.name not in ("method", "seed", "out", "options")}
     single = {"method": next(iter(chosen))} if len(chosen) == 1 else {}
     return single | _typed(given, task) | {"methods": by_method | chosen}
@@ -135,7 +135,7 @@ def _record(trial: Trial) -> dict[str, Any]:
     }
     try:
         complete(trial.config)
-    except (Interrupted, OSError):  # not the trial's fault: the next one would end in the same way
+    except (Interrupted, OSError):  # not caused by the trial: the next one would fail in the same way
         raise
     except UserError as e:
         return record | {"reason": str(e)}

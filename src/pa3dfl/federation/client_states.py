@@ -1,10 +1,10 @@
 """The store of the clients' private states: each is in the device's memory, in the host's, or on disk.
 
-A state goes to the first of these that has room when the server accepts it. The engine moves it to its device when
-its client trains or is tested. Results do not depend on where a state is.
+When the server accepts a state, it goes to the first of these with enough free memory. The engine moves it to its
+device when its client trains or is tested. Results do not depend on where a state is.
 
-The other stores of private states follow rules of their own: `checkpoint` keeps what a resumed run reads, and a Flower
-node keeps its own client's states (`engines.flower.shelf`), of which the server here holds only receipts.
+The other stores of private states follow other rules: `checkpoint` keeps what a resumed run reads, and a Flower
+node keeps its own client's states (`engines.flower.state_store`); the server has only receipts for them.
 """
 
 import os

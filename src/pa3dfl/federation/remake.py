@@ -1,4 +1,4 @@
-"""The models that the best evaluation tested, made again from the state that it started from.
+"""Computes again the models that the best evaluation tested, from the state that it started from.
 
 The engine does again what it did at the test: it makes the downloads of all clients that were tested together, and
 trains, by the rule `adapted`, on the same rows in the same order. A model that was tested by `kept` is read, because

@@ -1,4 +1,4 @@
-"""What newcomers reach after k rounds of their own, beside the clients that were trained in: records and a table."""
+"""The accuracy of newcomers after k rounds of their own, beside that of the other clients: records and a table."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -6,7 +6,7 @@ clients.csv      one row a client, from the best evaluation
 newcomers.csv    one row a newcomer, number of its rounds and rule of testing
 summary.json     the result; a run without it is not finished
 checkpoints/     states to resume from
-private/         private states of clients for which memory has no room
+private/         private states of clients that do not fit into memory
 """
 
 import csv

@@ -44,7 +44,7 @@ def write(path: Path, form: str, network: nn.Module, rows: Tensor) -> None:
                 path.write_bytes(_graph(program))
         except UserError:
             raise
-        except Exception as e:  # exporters raise anything, for networks that use what they do not know
+        except Exception as e:  # an exporter may raise anything for a network with unsupported operations
             raise UserError(
                 f"this network cannot be written as {form}: {type(e).__name__}: {' '.join(str(e).split())[:200]}; use "
                 "--format safetensors"
@@ -78,7 +78,7 @@ def read(path: Path, form: str, network: Callable[[], nn.Module] | None = None) 
         return module
     except UserError:
         raise
-    except Exception as e:  # three libraries read these files, each with errors of its own
+    except Exception as e:  # three libraries read these files, each with its own errors
         raise UserError(f"{path} cannot be read: {type(e).__name__}: {' '.join(str(e).split())[:200]}") from None
 
 
@@ -113,7 +113,7 @@ def _needs(e: ImportError) -> UserError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters warn of what is none of a user's business; and they cannot follow PyTorch's fused attention."""
+    """Hides the exporters' internal warnings, and switches off fused attention, which they do not support."""
     fast, level = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     torch.backends.mha.set_fastpath_enabled(False)
     logging.disable(logging.WARNING)

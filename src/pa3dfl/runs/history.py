@@ -1,6 +1,6 @@
-"""The folder `history` of a run: what each client and the hyper-network were like at each evaluation.
+"""The folder `history` of a run: facts about each client and the hyper-network at each evaluation.
 
-One uncompressed .npz for each kept evaluation, one for what does not change, and `about.json`, which says what was
+One uncompressed .npz for each kept evaluation, one for what does not change, and `about.json`, which names what was
 left out. A budget bounds the folder: of many clients a fixed sample is kept, of many evaluations every k-th.
 """
 
@@ -48,7 +48,7 @@ class History:
         self._labelled: set[int] = set()
 
     def rewind(self, rnd: int) -> None:
-        """Forget the evaluations after round `rnd`."""
+        """Delete the evaluations after round `rnd`."""
         for file in self.folder.glob("round-*.npz"):
             if round_of(file) > rnd:
                 file.unlink()

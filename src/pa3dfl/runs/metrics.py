@@ -1,4 +1,4 @@
-"""What a run says of many clients in one number."""
+"""Summary numbers over many clients."""
 
 import math
 from collections.abc import Iterable, Sequence

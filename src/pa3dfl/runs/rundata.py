@@ -26,7 +26,7 @@ class RunData:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """What a finished run says of itself; None while it is unfinished."""
+        """The summary of a finished run; None while it is unfinished."""
         return self._json("summary.json")
 
     @cached_property
@@ -123,7 +123,7 @@ def read_rounds(path: Path) -> Records:
         try:
             records.append(json.loads(line))
         except ValueError:
-            if n < len(lines):  # the last line may be half a one: the run writes it, or was stopped while it did
+            if n < len(lines):  # the last line may be incomplete: the run is writing it, or was stopped while writing
                 raise UserError(f"{file}, line {n}, is not valid JSON: restore the file") from None
     return records
 
@@ -140,7 +140,7 @@ def read_clients(path: Path) -> Records:
 
 def frame(records: Records) -> Any:
     try:
-        import pandas  # no dependency: whoever has it gets its tables
+        import pandas  # optional: without it tables are lists of records
     except ImportError:
         return records
     return pandas.DataFrame.from_records(records)

@@ -65,7 +65,7 @@ def _built(text: str) -> tuple[Method, Task, Sequential]:
 
 
 class Simulation:
-    """As many nodes as clients, on as many processes as the machine or the Ray cluster has size_limit for."""
+    """As many nodes as clients, on as many processes as the machine or the Ray cluster can hold."""
 
     def __init__(self, clients: int, threads: int, gpu: bool) -> None:
         self.clients = clients

@@ -1,1 +1,1 @@
-"""The paper's evidence from one command: plan the runs, run them, keep a small record of each, render a page."""
+"""Repeats the paper's experiments: plans the runs, runs them, keeps a small record of each, writes a page."""

@@ -1,4 +1,4 @@
-"""What Pa3dFL's parts are worth."""
+"""The section on ablations: the contribution of each part of Pa3dFL."""
 
 from pa3dfl import methods
 from pa3dfl.experiments.reproduce import paper

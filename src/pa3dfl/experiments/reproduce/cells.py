@@ -1,7 +1,7 @@
-"""What is to be run: cells of data × setting × method × seed, the most telling first.
+"""The runs of a plan: cells of data × setting × method × seed, the most informative first.
 
-The order: first seed before further seeds; within a seed the Hetero columns before Ideal, and there Pa3dFL and its
-strongest rivals, the other methods, the ablations, then Pa3dFL with other options (for the figures).
+The order: the first seed before further seeds; within a seed the Hetero columns before Ideal. Within a column: Pa3dFL
+and its strongest competitors, the other methods, the ablations, then Pa3dFL with other options (for the figures).
 """
 
 import hashlib
@@ -28,7 +28,7 @@ SWEEPS = {"lam": ("0.1", "0.01", "0.001"), "depth": ("1", "2", "3", "4")}
 # The bundled images are few: the federation of `compare --quick`.
 SMALL = {"fashion-mnist-10k": {"clients": 40, "per_round": 8, "epochs": 2}}
 
-# What says where and how fast a run goes, and not what it computes.
+# Options that decide where and how fast a run computes, not what.
 _ELSEWHERE = ("out", "data_dir", "checkpoint_every", "timeout", "engine", "device", "threads", "track")
 
 
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def row(self) -> str:
-        """The method, and what of its options the plan sets."""
+        """The method, and those of its options that the plan sets."""
         return row(self.method, dict(self.options))
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ def row(method: str, options: Mapping[str, Any]) -> str:
 
 
 def parse(word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """A method, perhaps with options of its own: `pfedgate@keep_head=true`."""
+    """A method, possibly with options: `pfedgate@keep_head=true`."""
     name, *pairs = word.split("@")
     cls = methods.find(name)
     options = []
@@ -72,7 +72,7 @@ def plan(
     parts: Sequence[str], data: Sequence[str], settings: Sequence[str], words: Sequence[str] | None,
     seeds: Sequence[int],
 ) -> list[Cell]:  # fmt: skip
-    """The cells of these parts; `words` are methods, by default all that a part is about."""
+    """The cells of these parts; `words` are methods, by default all that a part needs."""
     asked = None if words is None else [parse(word) for word in words]
     cells: dict[Cell, int] = {}
     for seed in seeds:
@@ -114,7 +114,7 @@ def _rows(parts: Sequence[str], setting: str, asked: list[Row] | None) -> list[t
 
 
 def config_of(cell: Cell, given: Mapping[str, Any], part: Fraction | int) -> Config:
-    """The whole config of a cell: the paper's federation, a part of its rounds, and what was given besides."""
+    """The config of a cell: the paper's federation, a share of its rounds, and the options that were given."""
     rounds = part if isinstance(part, int) else math.ceil(paper.full(cell.data) * part)
     # Where training ends early, the paper's patience, a fifth of all its rounds, is never used up.
     short = {} if rounds >= paper.full(cell.data) else {"patience": 1.0}
@@ -127,7 +127,7 @@ def config_of(cell: Cell, given: Mapping[str, Any], part: Fraction | int) -> Con
 
 
 def key(config: Config) -> str:
-    """Equal for runs that are to give the same result, on whatever machine."""
+    """Equal for runs that should give the same result, on any machine."""
     values = {k: v for k, v in identity(config).items() if k not in _ELSEWHERE}
     values["precision"] = "fp32" if config.precision == "tf32" else config.precision
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:10]

@@ -44,9 +44,9 @@ def jobs_of(
     parts: Sequence[str], data: Sequence[str], settings: Sequence[str], methods: str | None,
     seeds: Sequence[int] | None, part: Fraction | int, given: Mapping[str, Any], places: Places,
 ) -> list[Job]:  # fmt: skip
-    """The plan, every config of it checked."""
+    """The plan; every config is checked."""
     for name in data:
-        if name not in NAMES:  # a file of one's own: it is read now rather than in the middle of the plan
+        if name not in NAMES:  # a user's file: read now, so that errors appear before the first run
             assembly.arrays_of(assembly.configure({**given, "data": name}))
     for setting in settings:
         capacities(setting, coerce("clients", given.get("clients", 100), int), 0)
@@ -56,7 +56,7 @@ def jobs_of(
     )
     jobs = [job(c, cells.config_of(c, given, part), places.runs, places.results) for c in chosen]
     first: dict[Path, Job] = {}
-    for each in jobs:  # an option at its default is the same run again
+    for each in jobs:  # a run with an option at its default exists already
         first.setdefault(each.run, each)
     return list(first.values())
 

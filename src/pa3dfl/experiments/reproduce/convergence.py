@@ -1,6 +1,6 @@
-"""The convergence theorem made visible: every client takes one full-batch step a round, by the real code.
+"""A test of the convergence theorem: every client takes one full-batch step in each round, by the same code as a run.
 
-Then θ_u moves by η ∂F/∂θ_u and the hyper-network's φ by γη ∂F/∂φ, so that both gradients are read off the states. The
+Then θ_u moves by η ∂F/∂θ_u and the hyper-network's φ by γη ∂F/∂φ, so both gradients follow from the states. The
 theorem bounds the mean of γη(1 − γηL_φ/2)‖∂F/∂φ‖² + η(1 − ηL_u/2)‖∂F/∂θ_u‖² by (F(0) − F*)/T; gradients are exact, so
 that its O(η²) is zero. F* is taken as 0, below any cross-entropy. L_u and L_φ are the largest ratios of the change of a
 gradient to the change of its parameters along the way. The paper prints L_φ in both sums; its proof gives L_u in the
@@ -98,7 +98,7 @@ def _distance(a: Tree, b: Tree) -> float:
 
 
 def run(results: Path, rounds: int | None = None, rows: int | None = None) -> Path:
-    """Recorded once: the same on every machine but for last digits."""
+    """Recorded once: equal on every machine up to the last digits."""
     path = results / "convergence.json"
     if path.is_file():
         return path

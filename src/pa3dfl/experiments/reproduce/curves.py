@@ -32,7 +32,7 @@ def learning(column: Column, rule: str, out: Path) -> Path | None:
 
 
 def mean_curve(row: Row, rule: str, what: str) -> Line:
-    """Means over seeds at the rounds that all of them tested; without points at 0 where zeros have no place."""
+    """Means over seeds at the rounds that all of them tested; without points at 0 on logarithmic axes."""
     by_round = [{p["round"]: p for p in run["curve"] if rule in p["test"]} for run in row.runs]
     common = sorted(set.intersection(*map(set, by_round)))
     points = [

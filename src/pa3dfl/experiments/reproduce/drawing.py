@@ -31,7 +31,7 @@ def panels(rows: int, columns: int, size: tuple[float, float] = (4.2, 3.2)) -> t
 
 
 def plot(ax: Axes, lines: Mapping[str, Line], names: Sequence[str]) -> None:
-    """Each line in the style of its place among the names, which all panels share."""
+    """Draws each line in the style of its name, the same in all panels."""
     for name, points in lines.items():
         i = names.index(name)
         if points:
@@ -41,7 +41,7 @@ def plot(ax: Axes, lines: Mapping[str, Line], names: Sequence[str]) -> None:
 
 
 def logarithmic(ax: Axes) -> None:
-    """A logarithmic x axis, where what is drawn spans a power of ten: on less its labels run into each other."""
+    """A logarithmic x axis, if the points span a power of ten: on a shorter range its labels overlap."""
     places = [x for line in ax.lines for x in np.asarray(line.get_xdata(), dtype=float).tolist() if x > 0]
     if places and max(places) >= 10 * min(places):
         ax.set_xscale("log")

@@ -30,7 +30,7 @@ def width_and_p_min(name: str, r: Fraction) -> tuple[Fraction, Fraction]:
 
 
 def measure(device: torch.device, batches: Sequence[int]) -> list[dict[str, Any]]:
-    """Every cell of the tables: counted, and for the memory measured on the device."""
+    """All cells of the tables: multiply-adds and sizes are counted, memory is measured on the device."""
     rows = []
     for name, method_name in ROWS.items():
         method = methods.find(method_name)()
@@ -50,7 +50,7 @@ def measure(device: torch.device, batches: Sequence[int]) -> list[dict[str, Any]
 
 
 def run(results: Path, device_name: str, batches: Sequence[int] | None = None) -> Path:
-    """Measure what this machine's record does not have yet."""
+    """Measure what is missing in this machine's record."""
     device = assembly.device_of(device_name)
     name = "".join(c if c.isalnum() else "-" for c in machine.processor(device.type).lower())[:60]
     known = records.read(results / "efficiency" / f"{name}.json") or {"rows": []}
@@ -61,7 +61,7 @@ def run(results: Path, device_name: str, batches: Sequence[int] | None = None) -
 
 
 def section(results: Path) -> str:
-    """Paper and ours, for each machine whose memory was measured."""
+    """The paper's numbers and those of this library, for each machine whose memory was measured."""
     found = [r for path in sorted((results / "efficiency").glob("*.json")) if (r := records.read(path))]
     note = (
         "CIFAR100's CNN. Each cell: ours (the paper's). Multiply-adds and size are those of the encoder, recovery of "

@@ -1,4 +1,4 @@
-"""What Pa3dFL's hyper-network has learned about clients: a map of their encoded embeddings, and who is like whom."""
+"""What Pa3dFL's hyper-network has learned about clients: a map of their encoded embeddings, and their similarities."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ PREFIX = "hn/"
 
 
 def record(config: Config, checkpoints: Path) -> dict[str, Any] | None:
-    """Encoded embeddings of length one, from the last checkpoint; None where the method has none."""
+    """Encoded embeddings of length one, from the last checkpoint; None if the method has none."""
     tree = _small_part(checkpoints)
     if "embeddings" not in tree or "tau" not in tree:
         return None
@@ -39,7 +39,7 @@ def record(config: Config, checkpoints: Path) -> dict[str, Any] | None:
 
 
 def _small_part(checkpoints: Path) -> Tree:
-    """Embeddings and encoder: the decoders, gigabytes, stay on the disk."""
+    """Embeddings and encoder, without the decoders, which have gigabytes."""
     state = checkpoints / CURRENT
     server = json.loads(state.read_text())["server"] if state.is_file() else None
     if server is None:

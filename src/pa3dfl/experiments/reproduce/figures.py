@@ -8,7 +8,7 @@ from pa3dfl.experiments.reproduce.groups import Column
 
 
 def section(columns: Sequence[Column], results: Path, docs: Path) -> str:
-    """Draws all that the results allow."""
+    """Draws all figures for which there are results."""
     folder = docs / "images" / "reproduction"
     parts = []
 

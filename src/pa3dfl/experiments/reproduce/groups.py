@@ -1,4 +1,4 @@
-"""Records side by side: a column holds the runs on equal terms, a row one method over its seeds."""
+"""Records in groups: a column holds the runs on equal terms, a row one method over its seeds."""
 
 import math
 import statistics

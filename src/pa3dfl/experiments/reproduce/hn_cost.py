@@ -1,4 +1,4 @@
-"""How long the hyper-network takes to generate the parameters of 20 clients and to learn from them."""
+"""The time in which the hyper-network generates the parameters of 20 clients and learns from them."""
 
 import statistics
 import time
@@ -80,7 +80,7 @@ def timed(work: Callable[[], Any], device: torch.device) -> tuple[tuple[float, f
 
 
 def needed(name: str) -> int:
-    """Bytes of the decoders, which are nearly all there is, and half as much for what is generated."""
+    """Bytes of the decoders, nearly all of the network, and half as many for the generated parameters."""
     method = Pa3dFL(embedding=64, hidden=64)
     model = assembly.make_model(name, method, *MODELS[name], P_MIN)
     problem = Problem(model, P_MIN, 0, torch.device("cpu"))
@@ -88,14 +88,14 @@ def needed(name: str) -> int:
 
 
 def free_bytes() -> int | None:
-    """Of this computer's memory; None where the system does not say."""
+    """Of this computer's memory; None if unknown."""
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def run(results: Path, device_name: str, threads: int, say: Callable[[str], None]) -> Path:
-    """Measure what the record of this machine does not have yet."""
+    """Measure what is missing in this machine's record."""
     device = assembly.device_of(device_name)
     torch.set_num_threads(threads or torch.get_num_threads())
     where = machine.processor(device.type)

@@ -1,4 +1,4 @@
-"""Where a number was measured: the processor or GPU, and the commit of the code."""
+"""The machine and the code of a measurement: the processor or GPU, and the commit."""
 
 import functools
 import platform
@@ -10,7 +10,7 @@ import torch
 
 @functools.cache
 def processor(device: str) -> str:
-    """The name of what does the work."""
+    """The name of the processor or GPU."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     info = Path("/proc/cpuinfo")
@@ -21,7 +21,7 @@ def processor(device: str) -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of this package, with a + where files were changed since; None outside a repository of its own."""
+    """The commit of this package, with a + if files have changed since; None outside a repository of this package."""
     here = Path(__file__).parent.parent
 
     def git(*words: str) -> str | None:
@@ -31,7 +31,7 @@ def commit() -> str | None:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    # An installed package may lie in the folder of somebody else's repository.
+    # An installed package may lie inside another repository.
     if not git("ls-files", "--error-unmatch", "reproduce/machine.py"):
         return None
     head = git("rev-parse", "--short=12", "HEAD")

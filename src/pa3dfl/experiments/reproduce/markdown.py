@@ -22,7 +22,7 @@ def number(value: float | None, form: str = ".3g") -> str:
 
 
 def amount(value: float) -> str:
-    """Three digits that count, without an exponent: 0.0123, 4.56, 7,890."""
+    """Three significant digits, without an exponent: 0.0123, 4.56, 7,890."""
     return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:.3g}"
 
 

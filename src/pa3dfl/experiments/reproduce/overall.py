@@ -1,4 +1,4 @@
-"""The paper's main table beside ours, and accuracy for equal traffic and equal computation."""
+"""The paper's main table beside the table of these runs; accuracy for equal traffic and equal computation."""
 
 import math
 from collections.abc import Sequence

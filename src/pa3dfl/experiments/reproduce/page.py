@@ -1,4 +1,4 @@
-"""docs/reproduction.md, from the records alone."""
+"""Writes docs/reproduction.md from the records alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def _ablated(found: Sequence[Column]) -> list[Column]:
 
 
 def provenance(runs: Sequence[records.Record]) -> str:
-    """On what, by which code, and for how long."""
+    """The machines, commits and durations of the runs."""
     if not runs:
         return "None yet."
     by_device: dict[str, list[records.Record]] = {}

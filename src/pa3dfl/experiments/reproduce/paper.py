@@ -1,4 +1,4 @@
-"""The paper's numbers, and how long it trained."""
+"""The paper's numbers, and its numbers of rounds."""
 
 import functools
 from fractions import Fraction
@@ -21,7 +21,7 @@ def numbers() -> dict[str, Any]:
 
 
 def accuracy(data: str, setting: str, method: str, model: str) -> tuple[float, float] | None:
-    """Mean and deviation in percent; None where the paper has no such cell, or has it for another model."""
+    """Mean and deviation in percent; None if the paper has no such cell, or has it for another model."""
     if numbers()["models"].get(data) != model:
         return None
     cell = numbers()["overall"].get(data, {}).get(setting, {}).get(method)
@@ -29,7 +29,7 @@ def accuracy(data: str, setting: str, method: str, model: str) -> tuple[float, f
 
 
 def rounds(data: str) -> int | None:
-    """How long the paper trained; None for data that it does not have."""
+    """The paper's number of rounds; None for data that it does not use."""
     rounds: dict[str, int] = numbers()["rounds"]
     return rounds.get(data)
 
@@ -40,7 +40,7 @@ def full(data: str) -> int:
 
 
 def order() -> list[str]:
-    """Methods as the paper's table has them."""
+    """Methods in the order of the paper's table."""
     return list(numbers()["overall"]["cifar10"]["ideal"])
 
 

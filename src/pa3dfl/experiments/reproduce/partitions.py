@@ -1,4 +1,4 @@
-"""Who owns which labels, for each data set of the paper."""
+"""The distribution of labels to clients, for each data set of the paper."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Appendix A: how small a decomposed operator becomes, against R2, p_min and its size, with the paper's bound."""
+"""Appendix A: the relative size of a decomposed operator against R2, p_min and its size, with the paper's bound."""
 
 import math
 from collections.abc import Sequence

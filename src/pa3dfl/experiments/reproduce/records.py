@@ -1,4 +1,4 @@
-"""One small JSON for each finished run: all that the page is made from."""
+"""One small JSON file for each finished run: the only input of the page."""
 
 import csv
 import json
@@ -80,7 +80,7 @@ def _rule(rule: str, known: Mapping[str, Any], summary: Mapping[str, Any], clien
 
 
 def _accuracies(rule: str, summary: Mapping[str, Any], clients: list[dict[str, str]]) -> list[float]:
-    """Test accuracy of each client; empty where the run does not say."""
+    """Test accuracy of each client; empty if unknown."""
     name = rule if rule in clients[0] else "test_accuracy"
     if name == "test_accuracy" and rule != summary.get("tested", "adapted"):
         return []
@@ -122,7 +122,7 @@ def multiply_adds(config: Config, clients: Sequence[Mapping[str, str]]) -> dict[
 
 
 def curve(rounds: Iterable[Mapping[str, Any]], work: Mapping[int, float], tested: str) -> list[Record]:
-    """Every evaluation, with all that was sent, computed and waited for until then."""
+    """Every evaluation, with the bytes, multiply-adds and seconds until then."""
     points, sent, computed, seconds = [], 0, 0.0, 0.0
     mean_work = math.fsum(work.values()) / len(work)
     for r in rounds:
@@ -153,7 +153,7 @@ def thinned(points: list[Record]) -> list[Record]:
 
 def write(record: Record, folder: Path, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    # One line for each entry: small, and a change is seen as one.
+    # One line for each entry: git shows small differences.
     text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record.items())
     write_atomically(folder / f"{name}.json", ("{\n" + text + "\n}\n").encode())
     return folder / f"{name}.json"

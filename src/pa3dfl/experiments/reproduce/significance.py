@@ -1,4 +1,4 @@
-"""Whether two methods differ: paired by client and seed, tested by flipping signs."""
+"""Tests whether two methods differ: paired by client and seed, by sign flips."""
 
 import itertools
 import math
@@ -25,12 +25,12 @@ class Difference:
 
     @property
     def verdict(self) -> int:
-        """1: better, −1: worse, 0: level, at the level of 5%."""
+        """1: better, −1: worse, 0: no significant difference (5%)."""
         return 0 if self.p > 0.05 else 1 if self.mean > 0 else -1
 
 
 def difference(a: Row, b: Row, rule: str) -> Difference | None:
-    """a − b over the clients of the seeds that both have; None where nothing can be paired."""
+    """a − b over the clients of the seeds that both have; None if there are no pairs."""
     other = {r["seed"]: r["clients"].get(rule) for r in b.runs}
     pairs = [(r["clients"].get(rule), other.get(r["seed"])) for r in a.runs]
     each = [np.subtract(x, y) for x, y in pairs if x and y and len(x) == len(y)]

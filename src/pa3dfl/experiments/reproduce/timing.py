@@ -1,4 +1,4 @@
-"""How long a cell takes, from rounds that were really run."""
+"""Estimates the time of a cell from rounds that were run."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ Pace = Mapping[str, float]
 
 
 class Probe(Federation):
-    """A federation whose few clients stand for all: their capacities are spread evenly."""
+    """A federation with few clients, whose capacities are spread evenly, to represent all."""
 
     def sample(self, rnd: int) -> list[Client]:
         ranked = sorted(self.members(), key=lambda c: (c.r, c.id))
@@ -36,7 +36,7 @@ class Probe(Federation):
 
 
 def measure(config: Config) -> dict[str, float]:
-    """Seconds for one client: an epoch of training, and a test without what it trains before."""
+    """Seconds for one client: an epoch of training, and a test without the training before it."""
     with tempfile.TemporaryDirectory() as folder:
         short = dataclasses.replace(
             config, rounds=3, eval_every=3, checkpoint_every=3, epochs=1, patience=1.0, eval_clients=0, out=folder
@@ -47,14 +47,14 @@ def measure(config: Config) -> dict[str, float]:
         probe.run(probe.start())
         rounds = [json.loads(line) for line in directory.rounds.read_text().splitlines()]
     n = len(probe.sample(0))
-    # The first round also pays for warming up.
+    # The first round includes warm-up.
     epoch = rounds[1]["seconds"] / n
     test = max(0.0, rounds[2]["seconds"] - rounds[1]["seconds"]) / n
     return {"epoch": epoch, "test": max(0.0, test - epoch) if trains_to_test(config) else test}
 
 
 def trains_to_test(config: Config) -> bool:
-    """Whether a test has a local training before it."""
+    """Whether a test begins with local training."""
     rule = getattr(config, "tested", None)
     return rule == "adapted" if rule is not None else getattr(assembly.make_method(config), "trains_to_test", False)
 
@@ -70,7 +70,7 @@ def estimate(config: Config, pace: Pace, clients: int, done: int = 0) -> float:
 
 
 class Paces:
-    """What was measured on this machine, kept beside the results so that it is measured once."""
+    """Measurements on this machine, kept beside the results so that they are made once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "paces"
@@ -82,7 +82,7 @@ class Paces:
         case = f"{Path(config.data).stem} {config.model} {config.setting} {config.method} batch {config.batch}"
         if case not in known:
             pace = measure(config)
-            # Other processes measure too: what they have written meanwhile is kept.
+            # Keep what other processes have written meanwhile.
             known = (records.read(self.folder / f"{name}.json") or {}) | {case: pace}
             with contextlib.suppress(OSError):
                 records.write(known, self.folder, name)

@@ -1,4 +1,4 @@
-"""What the results there are say, by rule: a few sentences first, then a table."""
+"""A summary of the results by rule of testing: a few sentences, then a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ TERMS = (
 
 @dataclass(frozen=True)
 class Standing:
-    """Where Pa3dFL stands in a column by one rule: the methods that are better, level and worse."""
+    """Pa3dFL in a column by one rule: the methods that are better, as good and worse."""
 
     column: Column
     rule: str
@@ -110,7 +110,7 @@ def short(column: Column) -> str:
 
 
 def _part(columns: Sequence[Column], rule: str, part: str) -> str:
-    """One sentence: what becomes of Pa3dFL by this rule with something else in the place of one of its parts."""
+    """One sentence: how Pa3dFL changes by this rule when one of its parts is replaced."""
     groups: dict[int, list[str]] = {-1: [], 0: [], 1: []}
     for column in columns:
         own, other = column.row("pa3dfl"), column.row(part)
@@ -124,7 +124,7 @@ def _part(columns: Sequence[Column], rule: str, part: str) -> str:
 
 
 def extent(columns: Sequence[Column]) -> str:
-    """The seeds and lengths of the runs behind all that."""
+    """The seeds and lengths of the runs."""
     seeds = sorted({len(row.runs) for c in columns for row in c.rows})
     each = f"{seeds[0]} seed" if seeds == [1] else "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) + " seeds"
     cut = any(c.rounds is not None and c.rounds < paper.full(c.data) for c in columns)

@@ -1,4 +1,4 @@
-"""Working through a plan: each cell is a run directory; several processes may share one plan."""
+"""Runs a plan: each cell is a run directory; several processes may share one plan."""
 
 import contextlib
 import dataclasses
@@ -58,7 +58,7 @@ def job(cell: Cell, config: Config, runs: Path, results: Path) -> Job:
 
 
 def left(job: Job, paces: Paces) -> float | None:
-    """Seconds that the job still takes; None where its data is missing."""
+    """Seconds that the job still takes; None if its data is missing."""
     state = job.state()
     if state in (DONE, NO_DATA):
         return 0.0 if state == DONE else None
@@ -98,7 +98,7 @@ def work(jobs: Sequence[Job], budget: float | None, say: Say, finished: Callable
                     raise
                 outcome.stopped = True
                 break
-            except OSError:  # a full disk: the next cell would end in the same way
+            except OSError:  # a full disk: the next cell would fail in the same way
                 raise
             except Exception as e:
                 outcome.failed += 1
@@ -110,12 +110,12 @@ def work(jobs: Sequence[Job], budget: float | None, say: Say, finished: Callable
 
 
 def train(job: Job) -> None:
-    """Train, or go on, then write the record. Checkpoints of a finished run are removed: they can be gigabytes."""
+    """Train, or continue, then write the record. Checkpoints of a finished run are removed: they can be gigabytes."""
     directory = RunDirectory(job.run)
     if not directory.config.exists():
         api.run(job.config)
     elif not directory.summary.exists():
-        # With the options it began with: threads and device may be others than those given now.
+        # With the run's own options: threads and device may differ from those given now.
         api.resume(job.run, job.config.data_dir)
     if job.cell.row == "pa3dfl" and (encoded := embeddings.record(job.config, directory.checkpoints)):
         records.write(encoded, job.result.parent.parent / "embeddings", job.result.stem)
@@ -127,9 +127,9 @@ def train(job: Job) -> None:
 
 @contextlib.contextmanager
 def claimed(job: Job) -> Iterator[bool]:
-    """Whether this process alone works on the job now.
+    """Whether this process got the lock of the job.
 
-    The system holds the lock, not the file: it is free again as soon as its process ends, however that ends.
+    The operating system holds the lock, so it is released when its process ends for any reason.
     """
     locks = job.run.parent / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def claimed(job: Job) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
-    """Ask the run to stop once the time is over, as SIGTERM would: its last whole round is kept."""
+    """Stop the run when the time is over, as SIGTERM does: its last complete round is kept."""
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -156,7 +156,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
     def watch() -> None:
         until = time.monotonic() + seconds
         while not over.wait(max(0.05, until - time.monotonic())):
-            # While a run listens; before and after it, the signal would end the whole program.
+            # Only while a run handles the signal; otherwise it would end the whole program.
             if time.monotonic() >= until and callable(signal.getsignal(signal.SIGTERM)):
                 interrupt_main(signal.SIGTERM)
                 return

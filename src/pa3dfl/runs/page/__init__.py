@@ -27,14 +27,14 @@ def write(paths: Sequence[Path], out: Path, running: bool = False) -> Path:
     shown = content(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     text = page(runs, shown, headline(runs, shown["runs"]), running)
-    part = out.with_name(out.name + ".part")  # a page that is being read is never half a one
+    part = out.with_name(out.name + ".part")  # readers never see an incomplete page
     part.write_text(text, "utf-8", "replace")
     os.replace(part, out)
     return out
 
 
 class Renewed:
-    """Writes the page while runs go on: as often as its cost allows, and when a run ends. Never stops a run."""
+    """Writes the page during runs, as often as its cost allows, and after a run. An error here never stops a run."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder, self.out, self.say = folder, folder / NAME, say
@@ -45,7 +45,7 @@ class Renewed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Also of a run that was stopped: the page says how far it came."""
+        """Also for a run that was stopped: the page shows its rounds so far."""
         if self.called:
             self()
 
@@ -58,7 +58,7 @@ class Renewed:
             return
         try:
             write([self.folder], self.out, running=not finished)
-        except Exception as e:  # whatever it is, the run matters more
+        except Exception as e:  # any error here must not stop the run
             self.failed = True
             self.say(f"no page is written, the run goes on: {e}")
         self.last = time.monotonic()

@@ -1,7 +1,7 @@
 """What a page shows, from run directories: plain lists and whole numbers, which compress well.
 
-A page has a budget too: of many clients a sample is shown, of many evaluations every k-th. Means and headline are of
-all clients.
+The size of a page is limited: it shows a sample of many clients, and every k-th of many evaluations. Means and headline
+are over all clients.
 """
 
 import math
@@ -119,7 +119,7 @@ def of_evaluation(rnd: int, arrays: dict[str, np.ndarray], ids: list[int]) -> di
 
 
 def curve(run: RunData, rounds: list[dict[str, Any]], by_id: dict[int, Any], tested: str) -> dict[str, Any]:
-    """Means of each evaluation, and what it had cost until then."""
+    """Means at each evaluation, and the cost until then."""
     work = multiply_adds(run, by_id)
     bytes_, seconds, operations = 0.0, 0.0, 0.0
     points: dict[str, list[Any]] = {k: [] for k in ("round", "bytes", "seconds", "operations", *RULES_OF_TESTING)}
@@ -140,7 +140,7 @@ def curve(run: RunData, rounds: list[dict[str, Any]], by_id: dict[int, Any], tes
 
 
 def multiply_adds(run: RunData, by_id: dict[int, Any]) -> dict[int, float]:
-    """Forward multiply-adds of one local training of each client; empty where they are not known."""
+    """Forward multiply-adds of one local training of each client; empty if unknown."""
     of_step = run.about.get("forward_multiply_adds_of_a_step") or {}
     epochs, batch = run.config.get("epochs", 1), run.config.get("batch", 1)
     if not of_step or None in of_step.values():

@@ -1,7 +1,7 @@
 """The charts, made with Bokeh. They hold no data: `page.js` fills their sources when something is chosen.
 
-All charts of clients share the source `clients`, so that Bokeh itself links what is picked or boxed in one of them;
-`active` rings the client under the pointer in each.
+All charts of clients share the source `clients`, so that Bokeh links selections in them;
+`active` marks the client under the pointer in each.
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ def ring(fig: Any, active: ColumnDataSource, x: str, y: str) -> None:
 
 
 def clickable(fig: Any, renderers: list[Any]) -> None:
-    """Under the pointer: `hovered` in page.js. A click picks; Bokeh shows it in all charts of the source."""
+    """Under the pointer: `hovered` in page.js. A click selects, in all charts of the source."""
     code = "window.pa3dfl?.hovered(cb_data.index.indices, this)"
     fig.add_tools(HoverTool(renderers=renderers, tooltips=None, callback=CustomJS(code=code)))
     fig.add_tools(TapTool(renderers=renderers))

@@ -1,4 +1,4 @@
-"""The result in words."""
+"""The result in sentences."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pa3dfl.runs.rundata import RunData
 
 
 def headline(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> list[str]:
-    """A few sentences: who is best and by how much, whom it serves worst, what it cost."""
+    """A few sentences: the best method and its lead, the clients with the lowest accuracy, the cost."""
     methods: dict[str, list[dict[int, dict[str, Any]]]] = {}
     for run, of_run in zip(runs, shown, strict=True):
         if rows := {r["client"]: r for r in run.client_rows if r.get("test_accuracy") is not None}:

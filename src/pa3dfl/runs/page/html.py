@@ -1,4 +1,4 @@
-"""One file that opens offline: headline, charts, library and data, the last two deflated."""
+"""One file that opens offline: headline, charts, library and data; the last two are compressed."""
 
 import base64
 import json
@@ -42,7 +42,7 @@ def page(runs: Sequence[RunData], shown: dict[str, Any], headline: Sequence[str]
 
 @lru_cache(maxsize=1)
 def skeleton() -> tuple[str, dict[str, str]]:
-    """The charts, which are the same in every page: a script, and a place for each."""
+    """The charts, the same in every page: a script, and an element for each."""
     from bokeh.embed import components
 
     script, divs = components(figures(), wrap_script=False)
@@ -67,7 +67,7 @@ def asset(name: str) -> str:
 
 
 def foot(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> str:
-    """Everything that is needed to make the runs again."""
+    """Everything that is needed to repeat the runs."""
     parts = ["<h2>How to make it again</h2>"]
     for note in notes(shown):
         parts.append(f"<p>{escape(note)}</p>")

@@ -1,4 +1,4 @@
-"""What a hyper-network knows of clients, made small: positions on a map, similarities, temperatures."""
+"""What a hyper-network has learned about clients, in few bytes: positions on a map, similarities, temperatures."""
 
 import base64
 from typing import Any
@@ -48,7 +48,7 @@ def cosines(encoded: np.ndarray) -> np.ndarray:
 
 
 def clustered(similarity: np.ndarray) -> list[int]:
-    """An order that puts similar clients side by side: by the second eigenvector of the graph Laplacian."""
+    """An order with similar clients side by side: by the second eigenvector of the graph Laplacian."""
     weights = np.exp(4 * similarity)
     laplacian = np.diag(weights.sum(1)) - weights
     order = np.argsort(np.linalg.eigh(laplacian)[1][:, min(1, len(weights) - 1)], kind="stable")
