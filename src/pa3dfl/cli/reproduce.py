@@ -21,12 +21,15 @@ run has a lock. Other options are passed on to every run."""
 
 def reproduce(argv: list[str]) -> None:
     args = _arguments(argv)
-    from pa3dfl.experiments.reproduce import command
+    from pa3dfl.experiments.reproduce import command, insert
 
     parts, show, budget = args.pop("parts"), args.pop("json"), _minutes(args.pop("budget"))
     places = command.Places(Path(args.pop("out")), Path(args.pop("runs")), Path(args.pop("docs")))
-    dry, render_only = args.pop("dry_run"), args.pop("render_only")
+    dry, render_only, into = args.pop("dry_run"), args.pop("render_only"), args.pop("into")
     chosen = command.parts_of(parts or ["all"])
+    if into is not None:
+        print(insert.fill(places.results, Path(into)))
+        return
     if render_only:
         print(command.render(places))
         return
@@ -68,6 +71,9 @@ def _arguments(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--dry-run", action="store_true", help="print the plan with estimated times, do not train")
     parser.add_argument("--render-only", action="store_true", help="only write the page from the results so far")
     parser.add_argument("--out", default="results", metavar="X", help="folder for the results [%(default)s]")
+    parser.add_argument(
+        "--into", metavar="PAGE", help="only write tables of the results into a page that has marks for them"
+    )
     parser.add_argument(
         "--runs", default="runs/reproduce", metavar="X", help="folder for the run directories [%(default)s]"
     )

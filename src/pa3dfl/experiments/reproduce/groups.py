@@ -16,6 +16,7 @@ from pa3dfl.experiments.reproduce.records import RULES, Record
 SHARED = ("clients", "per_round", "epochs", "batch", "preset", "init", "capacity_rule", "p_min", "partition")
 TITLES = {
     "cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "Fashion-MNIST",
+    "hapt": "HAPT", "shakespeare": "Shakespeare", "inst-eval": "InstEval",
     "fashion-mnist-10k": "Fashion-MNIST's 10,000 bundled images", "hetero": "Hetero", "ideal": "Ideal",
     "pa3dfl": "Pa3dFL", "pa3dfl-flanc": "Pa3dFL with FLANC's decomposition",
     "pa3dfl-without-hn": "Pa3dFL without the hyper-network", "fedavg": "FedAvg", "ditto": "Ditto", "pfedhn": "pFedHN",

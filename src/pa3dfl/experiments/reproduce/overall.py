@@ -32,11 +32,11 @@ def accuracies(column: Column) -> str:
     headers = ["method", "paper", *rules, f"{rules[0]} − paper", "worst tenth", "rounds", "seeds", "precision"]
     rows = [_cells(column, name, rules) for name in names(column)]
     for i in range(2, 2 + len(rules)):
-        _embolden(rows, i)
+        embolden(rows, i)
     return table(headers, rows)
 
 
-def _embolden(rows: list[list[str]], column: int) -> None:
+def embolden(rows: list[list[str]], column: int) -> None:
     """The best value of a column, compared as printed, where there are several."""
     values = {i: float(cells[column].split()[0]) for i, cells in enumerate(rows) if cells[column] != EMPTY}
     for i, value in values.items():
