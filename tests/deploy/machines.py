@@ -68,10 +68,10 @@ class Machines(Postbox):
                 replies.append(on_message(message, context))
         return replies
 
-    def train(self, resume: bool = False, wait_for: int = 0, patience: float = 0.0) -> None:
+    def train(self, resume: bool = False, wait_for: int = 0, patience: float = 0.0, join: bool = False) -> None:
         self.deployment.ticket.write_text("mine")
         given = {"folder": str(self.deployment.path), "ticket": "mine", "resume": resume}
-        self.serve(given | {"wait-for": wait_for, "patience": patience})
+        self.serve(given | {"join": join, "wait-for": wait_for, "patience": patience})
 
     def serve(self, given: dict[str, Any]) -> None:
         context: Any = SimpleNamespace(run_config=given)

@@ -19,7 +19,7 @@ PORTS = 65535
 # Options that the deployment sets itself or that its nodes provide.
 FIXED = (
     "engine", "out", "data_dir", "clients", "partition", "dirichlet_alpha", "classes_per_client", "setting",
-    "checkpoint_every",
+    "checkpoint_every", "newcomers",
 )  # fmt: skip
 
 
@@ -129,13 +129,18 @@ def train(argv: list[str]) -> None:
     add_folder(parser)
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run")
-    parser.add_argument("--wait-for", default="0", metavar="N", help="number of nodes to wait for [all]")
+    parser.add_argument(
+        "--join", action="store_true", help="after training: give nodes that are new a model; the others do nothing"
+    )
+    parser.add_argument(
+        "--wait-for", default="0", metavar="N", help="number of nodes to wait for [all; with --join one new node]"
+    )
     parser.add_argument("--patience", dest="wait_s", default="600", metavar="S", help="seconds to wait for nodes [600]")
     args = parser.parse_exactly(argv)
     from pa3dfl.deploy.launcher import train as drive
 
     wait_for, wait_s = whole_number("wait-for", args.wait_for, at_least=0), coerce("patience", args.wait_s, float)
-    drive(deployment_in(args.dir), args.resume, args.overwrite, wait_for, wait_s)
+    drive(deployment_in(args.dir), args.resume, args.overwrite, args.join, wait_for, wait_s)
 
 
 STEPS: Mapping[str, Callable[[list[str]], None]] = {

@@ -123,6 +123,11 @@ def deployment_config(deployment: DeploymentFolder) -> Config:
     from pa3dfl.methods.assembly import configure
 
     given = read_yaml(deployment.config)
+    if given.get("newcomers") is not None:
+        raise UserError(
+            f"{deployment.config} names newcomers: those are simulated; nodes that come later join with "
+            "`pa3dfl deploy train --join`"
+        )
     return configure(given | {"out": str(deployment.run.resolve()), "engine": "flower", "checkpoint_every": 1})
 
 

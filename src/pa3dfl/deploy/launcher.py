@@ -17,24 +17,32 @@ LOOK_SECONDS = 0.5
 ASK_SECONDS = 5.0
 
 
-def train(deployment: DeploymentFolder, resume: bool, overwrite: bool, wanted: int, patience: float) -> None:
+def train(
+    deployment: DeploymentFolder, resume: bool, overwrite: bool, join: bool, wanted: int, patience: float
+) -> None:
     config = deployment_config(deployment)
+    if resume + overwrite + join > 1:
+        raise UserError("choose one of --resume, --overwrite and --join")
+    if join and not (deployment.run / "summary.json").exists():
+        raise UserError(f"there is no finished run in {deployment.path} to join: train first")
     if resume and not (deployment.run / "config.yaml").exists():
         raise UserError(f"there is no run in {deployment.path} to resume: omit --resume")
-    if not resume and not overwrite and deployment.run.exists() and any(deployment.run.iterdir()):
+    new = not resume and not join
+    if new and not overwrite and deployment.run.exists() and any(deployment.run.iterdir()):
         raise UserError(f"{deployment.run} holds a run: use --resume or --overwrite")
     control = ControlClient(deployment)
     wait_for_server(deployment, 60.0)
-    if not resume and deployment.is_training():
+    if new and deployment.is_training():
         raise UserError(f"another training is running in {deployment.path}: wait for it or stop it")
     deployment.outcome.unlink(missing_ok=True)
-    if not resume:
+    if new:
         shutil.rmtree(deployment.run, ignore_errors=True)
         deployment.registrations.unlink(missing_ok=True)
     ticket = secrets.token_hex(8)
     deployment.log.write_text("")
     write_atomically(deployment.ticket, ticket.encode())
-    run = control.start({"ticket": ticket, "resume": resume, "wait-for": wanted, "patience": patience})
+    said = {"ticket": ticket, "resume": resume, "join": join, "wait-for": wanted, "patience": patience}
+    run = control.start(said)
     follow(deployment, control, run, ticket, config.rounds or 0)
 
 

@@ -37,6 +37,8 @@ class Registration:
     classes: int
     bytes: bool
     histogram: list[list[int]] | None
+    newcomer: bool = False
+    """It came after the last round, and took no part in training."""
 
     @property
     def share(self) -> Fraction:
@@ -51,6 +53,8 @@ class ClientRegistry:
         self.common: Common | None = None
         self.admit: Callable[[int, Registration], str | None] | None = None
         """Called with the client number and the registration of a late node; returns None or why it is refused."""
+        self.joining = False
+        """Whether late nodes come after the last round; there is then room for any number of them."""
         self._here: dict[int, Registration] = {}
         self._later: dict[int, tuple[float, str]] = {}
         self._asked: dict[str, tuple[int, float]] = {}
@@ -173,15 +177,16 @@ class ClientRegistry:
                     name, r = registration.name, registration.r
                     self.say(f"{name} has capacity {r} now: in this run it keeps the width of {old.r}")
                 return
-        if None not in self.registrations:
+        free = [*self.registrations, None].index(None)
+        if free == len(self.registrations) and not self.joining:
             raise Refused(f"{registration.name!r}: all {len(self.registrations)} client numbers are taken")
-        i = self.registrations.index(None)
-        reason = self.admit(i, registration) if self.admit else None
+        reason = self.admit(free, registration) if self.admit else None
         if reason is not None:
             raise Refused(f"{registration.name!r}: {reason}")
-        self.registrations[i] = registration
+        registration.newcomer = self.joining
+        self.registrations[free : free + 1] = [registration]
         self.save()
-        self.say(f"{registration.name} came later and is client {i}")
+        self.say(f"{registration.name} came later and is client {free}")
 
 
 def _restored(saved: dict[str, Any]) -> Registration:

@@ -19,6 +19,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.deploy.folder import DeploymentFolder, deployment_config
+from pa3dfl.deploy.join import arrivals, join
 from pa3dfl.deploy.registry import ClientRegistry, Registration
 from pa3dfl.deploy.tasks import NOBODY, server_task, slot_widths
 from pa3dfl.engines.flower.engine import Flower
@@ -37,7 +38,8 @@ def serve(grid: Grid, context: Context) -> None:
     try:
         with locked(deployment):
             redeem(deployment, ticket)
-            line = train(grid, deployment, bool(given["resume"]), int(given["wait-for"]), float(given["patience"]))
+            wanted, patience = int(given["wait-for"]), float(given["patience"])
+            line = train(grid, deployment, bool(given["resume"]), bool(given["join"]), wanted, patience)
     except BaseException as e:
         reason = str(e) if isinstance(e, (UserError, OSError)) else f"{type(e).__name__}: {e}"
         write_outcome(deployment, ticket, False, " ".join(reason.split()))
@@ -52,12 +54,13 @@ def redeem(deployment: DeploymentFolder, ticket: str) -> None:
     deployment.ticket.unlink()
 
 
-def train(grid: Grid, deployment: DeploymentFolder, resume: bool, wanted: int, patience: float) -> str:
+def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool, wanted: int, patience: float) -> str:
+    """Train, or with `joining` let new nodes join what was trained; returns what to say at the end."""
     config = deployment_config(deployment)
     check_trackers(config.track)
     torch.set_num_threads(config.threads)
     directory = RunDirectory(deployment.run)
-    if resume:
+    if resume or joining:
         began = configure(read_yaml(directory.config))
         if replace(began, rounds=config.rounds).hash() != config.hash():
             raise UserError(f"{deployment.config} has changed since the run began: only rounds and timeout may")
@@ -73,8 +76,9 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, wanted: int, p
     registry = ClientRegistry(
         grid, deployment.registrations, shared | {"kind": "who"}, not deployment.settings()["insecure"], say
     )
-    registry.gather(wanted or (config.clients or 1), patience)
-    if resume and deployment.registrations.exists():
+    if not joining:
+        registry.gather(wanted or (config.clients or 1), patience)
+    if (resume or joining) and deployment.registrations.exists():
         registry.load()
     else:
         registry.enroll(config.clients or wanted, config.data)
@@ -94,23 +98,28 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, wanted: int, p
         if registration.bytes != (common.mean is not None):
             return f"its rows are {'bytes' if registration.bytes else 'floats'}, those of the others are not"
         shares = [None if s is None else s.share for s in registry.registrations]
-        shares[i] = registration.share
+        shares[i : i + 1] = [registration.share]
         widths = slot_widths(method, shares, task.p_min)
-        if any(w != c.width for w, c in zip(widths, task.clients, strict=True) if c.id != i and c.n):
+        others = [c for c in task.clients if c.id != i and registry.registrations[c.id] is not None]
+        if any(widths[c.id] != c.width for c in others):
             return f"it affords less than the width {task.clients[0].width} at which all others train"
         try:
             task.model.shapes(widths[i])
         except UserError as e:
             return str(e)
-        task.clients[i] = Client(i, registration.share, widths[i], registration.sizes[0])
-        task.data.declared[i] = registration.sizes  # type: ignore[attr-defined]
-        setup["widths"][i], setup["shares"][i] = str(widths[i]), str(registration.share)
+        place = slice(i, i + 1)  # of a free number, or behind the last one
+        task.clients[place] = [Client(i, registration.share, widths[i], registration.sizes[0])]
+        task.data.declared[place] = [registration.sizes]  # type: ignore[attr-defined]
+        setup["widths"][place], setup["shares"][place] = [str(widths[i])], [str(registration.share)]
         federation.joined = True
         return None
 
     engine = Flower(registry, setup, config.timeout)
     federation = federation_of(config, method, task, engine, directory)
     registry.admit = admit
+    if joining:
+        task = arrivals(registry, task, directory, config.newcomer_rounds, wanted or 1, patience)
+        return join(federation_of(config, method, task, engine, directory), engine, say)
     with Tracked(deployment.run, config.track, say, say) as tracked:
         federation.followers = [tracked]
         state = federation.run(federation.restore() if resume else federation.start())
@@ -124,7 +133,11 @@ def task_of(config: Config, registry: ClientRegistry) -> Task:
     assert registry.common is not None
     shares: list[Fraction | None] = [None if s is None else s.share for s in registry.registrations]
     sizes = [NOBODY if s is None else s.sizes for s in registry.registrations]
-    return server_task(config, registry.common, shares, sizes)
+    task = server_task(config, registry.common, shares, sizes)
+    newcomers = {i for i, s in enumerate(registry.registrations) if s is not None and s.newcomer}
+    for i in newcomers:  # they take no part, unless they join now
+        task.clients[i] = replace(task.clients[i], n=0)
+    return replace(task, newcomers=frozenset(newcomers))
 
 
 @contextmanager

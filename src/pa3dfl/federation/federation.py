@@ -98,7 +98,7 @@ class Federation:
 
     def join(self, state: State) -> None:
         """Let the newcomers join, if there are any."""
-        if late := [c for c in self.task.clients if c.id in self.task.newcomers]:
+        if late := [c for c in self.task.clients if c.id in self.task.newcomers and c.n]:
             work = self.work(state, late, state.round)
             Joining(work, self.engine, self.guard, self.plan, self.directory, self.label).run()
 

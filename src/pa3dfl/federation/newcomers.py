@@ -116,8 +116,9 @@ class Joining:
         )
 
     def save(self) -> None:
+        ids = [c.id for c in self.work.clients]
         kept = {i: put("own/", own) | put("private/", self.private.get(i, {})) for i, own in self.own.items()}
-        facts = {"after": self.work.number, "scores": [[k, asdict(s)] for k, s in self.scores]}
+        facts = {"after": self.work.number, "clients": ids, "scores": [[k, asdict(s)] for k, s in self.scores]}
         self.checkpoints.save(self.done, {}, kept, set(kept), {}, facts)
         self.directory.write_newcomers(self.work.task, self.work.method.name, self.scores)
 
@@ -125,7 +126,11 @@ class Joining:
         saved = self.checkpoints.load(self.work.task.device)
         if saved is None or saved.facts["after"] != self.work.number:
             return
-        self.done, self.scores = saved.round, [(k, Score(**s)) for k, s in saved.facts["scores"]]
+        ids, self.scores = [c.id for c in self.work.clients], [(k, Score(**s)) for k, s in saved.facts["scores"]]
+        if saved.facts["clients"] != ids:  # others joined before
+            self.scores = [(k, s) for k, s in self.scores if s.client not in ids]
+            return
+        self.done = saved.round
         for client in self.work.clients:
             tree = saved.private.get(client.id, {})
             self.own[client.id] = take("own/", tree)

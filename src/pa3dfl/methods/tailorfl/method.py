@@ -76,9 +76,13 @@ class TailorFL(Method):
 
     def extend(self, task: Task, server: Tree) -> Tree:
         for k, fresh in put(MASK, take(MASK, self.init_server(task))).items():
-            mask, fresh = server[k], fresh.to(server[k])
+            fresh = fresh.to(server[k])
+            mask = torch.cat([server[k], fresh[len(server[k]) :]])
             server[k] = torch.where((mask.sum(1) == fresh.sum(1))[:, None], mask, fresh)
-        return server
+        more = len(task.clients) - len(server[KNOWN])
+        return server | {
+            k: torch.cat([server[k], server[k].new_zeros(more, *server[k].shape[1:])]) for k in (LAST, KNOWN)
+        }
 
     def init_client(self, task: Task, client: Client) -> Tree:
         return importances(self, task, client)
