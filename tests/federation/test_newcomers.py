@@ -198,16 +198,20 @@ def test_the_files_say_who_and_how_well(tmp_path: Path) -> None:
     assert len(received) == 2
 
 
-def test_the_report_counts_rounds_to_95_percent(tmp_path: Path) -> None:
-    rows = [
-        {"client": i, "k": k, "rule": "received", "test_accuracy": a}
-        for i in (1, 4)
-        for k, a in ((0, 0.5), (1, 0.75 + i / 100), (2, 0.77))
-    ]
-    summary = {"method": "m", "rules": {"received": {"test_accuracy": 0.81}}}
-    [record] = of_newcomers([Run(tmp_path, "m", summary, [], [], True, rows)])
-    assert record["after"] == [[0, 0.5], [1, pytest.approx(0.775)], [2, 0.77]]
-    assert (record["newcomers"], record["trained_in"], record["within"]) == (2, 0.81, 1)
+def test_the_report_is_of_all_seeds_together(tmp_path: Path) -> None:
+    runs = []
+    for seed in (0, 1):
+        rows = [
+            {"client": i, "k": k, "rule": "received", "test_accuracy": a + seed / 50}
+            for i in (1, 4)
+            for k, a in ((0, 0.5), (1, 0.75 + i / 100), (2, 0.77))
+        ]
+        summary = {"method": "m", "seed": seed, "rules": {"received": {"test_accuracy": 0.8 + seed / 50}}}
+        runs.append(Run(tmp_path, f"m, seed {seed}", summary, [], [], True, rows))
+    [record] = of_newcomers([*runs, Run(tmp_path, "without", {"method": "o"}, [], [], True)])
+    assert record["after"] == [[0, pytest.approx(0.51)], [1, pytest.approx(0.785)], [2, pytest.approx(0.78)]]
+    assert (record["name"], record["seeds"], record["newcomers"], record["within"]) == ("m", [0, 1], 4, 1)
+    assert record["trained_in"] == pytest.approx(0.81)
     assert newcomers_picture([record], tmp_path / "newcomers.png").stat().st_size > 1000
 
 

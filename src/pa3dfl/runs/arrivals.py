@@ -10,38 +10,45 @@ from rich.text import Text
 
 from pa3dfl.core.options.config import RULES_OF_TESTING
 from pa3dfl.runs.metrics import mean
-from pa3dfl.runs.run import Run
+from pa3dfl.runs.run import Run, conditions, distinct
+
+# Runs that differ in nothing of this are seeds of one experiment.
+SAME = ("data", "setting")
+ENOUGH = 0.95
 
 
 def of_newcomers(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """One record for each run with newcomers and each rule of testing, ready for JSON.
+    """One record for each method and rule of testing, over the seeds of its runs with newcomers, ready for JSON.
 
-    `after` holds [k, mean test accuracy of the newcomers after k rounds]; `trained_in` the mean of the other clients.
-    `within` is the smallest k at which newcomers have 95% of that, None if they never do.
+    `after` holds [k, mean test accuracy of the newcomers after k rounds], `trained_in` the mean of the other clients:
+    both are means of the runs' means. `within` is the smallest k at which newcomers have 95% of that, None if never.
     """
-    records = []
-    for run in runs:
-        for rule in RULES_OF_TESTING:
-            own = [row for row in run.newcomers if row["rule"] == rule]
-            if own:
-                records.append(_record(run, rule, own))
-    return records
+    late = [run for run in runs if run.newcomers]
+    varying = [key for key in SAME if len(distinct((run.summary for run in late), key)) > 1]
+    groups: dict[str, list[Run]] = {}
+    for run in late:
+        words = [str(run.summary.get("method")), *conditions({key: run.summary.get(key) for key in varying})]
+        groups.setdefault(", ".join(words), []).append(run)
+    by_rule = [(name, own, rule) for name, own in groups.items() for rule in RULES_OF_TESTING]
+    return [_record(*one) for one in by_rule if any(row["rule"] == one[2] for run in one[1] for row in run.newcomers)]
 
 
-def _record(run: Run, rule: str, own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    after = [(k, mean(row["test_accuracy"] for row in own if row["k"] == k)) for k in sorted({r["k"] for r in own})]
-    trained_in = (run.summary.get("rules") or {}).get(rule, {}).get("test_accuracy")
-    near = [k for k, accuracy in after if trained_in and accuracy and accuracy >= 0.95 * trained_in]
+def _record(name: str, runs: Sequence[Run], rule: str) -> dict[str, Any]:
+    tables = [[row for row in run.newcomers if row["rule"] == rule] for run in runs]
+    rounds = sorted(set.intersection(*({row["k"] for row in table} for table in tables)))
+    after = [(k, mean(mean(r["test_accuracy"] for r in table if r["k"] == k) for table in tables)) for k in rounds]
+    trained_in = mean((run.summary.get("rules") or {}).get(rule, {}).get("test_accuracy") for run in runs)
+    near = [k for k, accuracy in after if trained_in and accuracy and accuracy >= ENOUGH * trained_in]
     return {
-        "name": run.name,
-        "method": run.summary.get("method"),
-        "seed": run.summary.get("seed"),
+        "name": name,
+        "method": runs[0].summary.get("method"),
+        "seeds": [run.summary.get("seed") for run in runs],
         "rule": rule,
-        "newcomers": len({row["client"] for row in own}),
+        "newcomers": sum(len({row["client"] for row in table}) for table in tables),
         "trained_in": trained_in,
         "after": [list(pair) for pair in after],
         "within": min(near, default=None),
-        "path": str(run.path),
+        "paths": [str(run.path) for run in runs],
     }
 
 
@@ -51,13 +58,14 @@ def render_newcomers(records: Sequence[dict[str, Any]], console: Console) -> Non
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("method", overflow="fold")
     table.add_column("rule")
-    for header in ("new-\ncomers", "trained\nin", *(f"k = {k}" for k in rounds), "95%\nat k ="):
+    for header in ("runs", "new-\ncomers", "trained\nin", *(f"k = {k}" for k in rounds), "95%\nat k ="):
         table.add_column(header, justify="right", no_wrap=True)
     for record in records:
         after = dict(record["after"])
         within = "–" if record["within"] is None else str(record["within"])
+        counts = str(len(record["seeds"])), str(record["newcomers"])
         cells = [_percent(record["trained_in"]), *(_percent(after.get(k)) for k in rounds), within]
-        table.add_row(Text(record["name"]), record["rule"], str(record["newcomers"]), *cells)
+        table.add_row(Text(record["name"]), record["rule"], *counts, *cells)
     console.print(table)
 
 
