@@ -83,7 +83,8 @@ def taken_over(live: Live) -> Iterator["TakenOver"]:
     words += ["--ssl-ca-certfile", str(files / "ca.crt"), "--ssl-certfile", str(files / "server.crt")]
     words += ["--ssl-keyfile", str(files / "server.key"), "--enable-supernode-auth"]
     words += ["--database", str(live.folder / "superlink.copy.db"), "--disable-runtime-dependency-installation"]
-    (live.folder / "superlink.copy.db").unlink(missing_ok=True)
+    for left in live.folder.glob("superlink.copy.db*"):  # with the journal of a server that was killed
+        left.unlink()
     with sqlite3.connect(live.deployment.path / "superlink.db") as db:  # it knows the nodes
         db.execute("VACUUM INTO ?", (str(live.folder / "superlink.copy.db"),))
     live.execute("taken over", words, FLWR_HOME=str(live.folder / "thief"))
@@ -151,7 +152,7 @@ def flwr(home: Path, live: Live, address: str, token: str | None = None) -> dict
 
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
-        f'[superlink.deployment]\naddress = "{address}"\nroot-certificates = "{live.deployment.ca()}"\n'
+        f'[superlink.site]\naddress = "{address}"\nroot-certificates = "{live.deployment.ca()}"\n'
     )
     if token is not None:
         kept = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": token}
