@@ -23,6 +23,7 @@ from pa3dfl.engines.flower.messages import Facts, Refused, whole
 # After these times, a node is asked for its description again: without an answer, or after a refused one.
 ASK_AGAIN_SECONDS = 120.0
 RETRY_SECONDS = 30.0
+LOOK_SECONDS = 0.2
 
 
 @dataclass
@@ -74,7 +75,7 @@ class ClientRegistry:
                 raise UserError(
                     f"{told} of {wanted} nodes came within {patience:.0f} s: start the others, or wait for fewer"
                 )
-            time.sleep(1)
+            time.sleep(LOOK_SECONDS)
 
     def enroll(self, slots: int, data: str) -> None:
         """Start a run: number the present nodes by name, and leave the other client numbers free."""
