@@ -50,7 +50,7 @@ def moments() -> bytes:
     """The same as one array for each column."""
     x = np.concatenate([np.hstack([SIGNAL + user, SIGNAL - user]) for user in (1, 7)]).astype(np.float32)
     label = np.full(600, -1, np.int8)
-    label[:WINDOW], label[310 : 310 + 2 * WINDOW + 5], label[579:590] = 0, 3, 7
+    label[:WINDOW], label[310 : 310 + 2 * WINDOW + 5], label[579:590] = 1, 4, 8
     user, seq = np.repeat([1, 7], 300).astype(np.int8), np.repeat([0, 1], 300).astype(np.int8)
     return npz(x=x, label=label, user=user, seq=seq, columns=["acc-x"])
 

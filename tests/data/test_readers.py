@@ -304,6 +304,18 @@ def test_a_network_that_does_not_fit_the_data(x: np.ndarray, model: str, better:
         assembly.make_task(config, assembly.make_method(config), Arrays(x, np.arange(20) % 2, 2))
 
 
+def test_tokens_that_an_embedding_does_not_know() -> None:
+    config = assembly.configure({"data": "own.npz", "model": "lstm-text", "method": "fedavg", "clients": 2})
+    x, y = np.arange(80).reshape(20, 4), np.arange(20) % 2
+    task = assembly.make_task(config, assembly.make_method(config), Arrays(x, y, 2))
+    assert task.model.whole_numbers
+    for low, high in ((0, 256), (-1, 3)):
+        x[0, 0], x[1, 1] = low, high
+        said = f"tokens from {low} to {max(high, 79)}, and model 'lstm-text' knows 0 to 255: renumber them"
+        with pytest.raises(UserError, match=said):
+            assembly.make_task(config, assembly.make_method(config), Arrays(x, y, 2))
+
+
 def test_a_table_has_a_network_of_its_own() -> None:
     assert assembly.configure({"data": "folder/t.csv"}).model == "mlp-tabular"
     assert assembly.configure({"data": "own.npz"}).model == "cnn-fashion"

@@ -62,6 +62,7 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     except UserError as e:
         own = config.data in DATA or config.model == suited(arrays)
         raise UserError(f"{e}{'' if own else f'; for this data try --model {suited(arrays)}'}") from e
+    _refuse_unknown_tokens(model, arrays)
     n = len(splits)
     late = newcomers(config.newcomers, n, config.seed)
     data = federate(arrays, config.data, splits, augment, device, layout_of(config, device), late)
@@ -75,6 +76,16 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
     dtype, compute = dtypes_of(config)
     return Task(model, p_min, config.seed, device, data, clients, rules(config), late, dtype=dtype, compute=compute)
+
+
+def _refuse_unknown_tokens(model: Model, arrays: Arrays) -> None:
+    """An embedding asked for a row that it does not have ends a process on a GPU."""
+    rows = max((model.full_shapes[f"{table}.weight"][0] for table in model.tables), default=0)
+    if model.whole_numbers and arrays.x.dtype.kind in "iu" and not 0 <= arrays.x.min() <= arrays.x.max() < rows:
+        raise UserError(
+            f"the data has tokens from {arrays.x.min()} to {arrays.x.max()}, and model {model.name!r} knows 0 to "
+            f"{rows - 1}: renumber them, or give a model with a larger embedding"
+        )
 
 
 def suited(arrays: Arrays) -> str:

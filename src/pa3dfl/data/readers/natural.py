@@ -29,7 +29,7 @@ RATINGS = 100
 
 
 def hapt_npz(path: Path, _: tuple[str, ...]) -> Arrays:
-    """A .npz, perhaps packed by xz, of x, label (from 0; -1: none), user and seq for every moment."""
+    """A .npz, perhaps packed by xz, of x, label (from 1, as published; -1: none), user and seq for every moment."""
     with reading(path):
         packed = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         with np.load(io.BytesIO(packed), allow_pickle=False) as archive:
@@ -37,7 +37,7 @@ def hapt_npz(path: Path, _: tuple[str, ...]) -> Arrays:
         same = (np.diff(label) == 0) & (np.diff(user) == 0) & (np.diff(seq) == 0)
         ends = np.append(np.flatnonzero(~same) + 1, len(label))
         starts = np.append(0, ends[:-1])
-        pieces = [(x[a:b], label[a], user[a]) for a, b in zip(starts, ends, strict=True) if 0 <= label[a] < ACTIVITIES]
+        pieces = [(x[a:b], label[a], user[a]) for a, b in zip(starts, ends, strict=True)]
     return _windows(pieces)
 
 
@@ -48,20 +48,20 @@ def hapt_raw(path: Path, _: tuple[str, ...]) -> Arrays:
         held: dict[tuple[int, int], np.ndarray] = {}
         pieces = []
         for experiment, user, activity, first, last in np.loadtxt(files.text("labels.txt"), int, ndmin=2).tolist():
-            if activity <= ACTIVITIES:
+            if activity <= ACTIVITIES:  # of the others no signal need be read
                 if (experiment, user) not in held:
                     names = [f"{sensor}_exp{experiment:02}_user{user:02}.txt" for sensor in ("acc", "gyro")]
                     held[experiment, user] = np.hstack([np.loadtxt(files.text(n), np.float32) for n in names])
-                pieces.append((held[experiment, user][first - 1 : last], activity - 1, user))
+                pieces.append((held[experiment, user][first - 1 : last], activity, user))
     return _windows(pieces)
 
 
 def _windows(pieces: list[tuple[np.ndarray, int, int]]) -> Arrays:
     x, y, client = [], [], []
     for piece, activity, user in pieces:
-        n = len(piece) // WINDOW
+        n = len(piece) // WINDOW if 1 <= activity <= ACTIVITIES else 0
         x.append(piece[: n * WINDOW].reshape(n, WINDOW, piece.shape[1]).transpose(0, 2, 1))
-        y += [int(activity)] * n
+        y += [int(activity) - 1] * n
         client += [int(user)] * n
     users, owner = np.unique(client, return_inverse=True)
     signals = np.ascontiguousarray(np.concatenate(x), np.float32)
