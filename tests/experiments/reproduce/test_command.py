@@ -45,7 +45,7 @@ def states(capsys: Capture, *words: str) -> dict[str, str]:
 def test_a_record_says_what_the_run_directory_says(capsys: Capture) -> None:
     assert cli.main([*OVERALL, "--methods", "pa3dfl"]) == 0
     [record] = results()
-    [run] = [p for p in Path("runs/reproduce").iterdir() if not p.name.startswith(".")]
+    [run] = [p for p in Path("runs/reproduce").iterdir() if (p / "config.yaml").is_file()]
     summary = json.loads((run / "summary.json").read_text())
     rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     told = record["rules"][record["tested"]]
@@ -57,6 +57,7 @@ def test_a_record_says_what_the_run_directory_says(capsys: Capture) -> None:
     assert last["bytes"] == sum(r["bytes_up"] + r["bytes_down"] for r in rounds)
     assert last["test"][record["tested"]] == pytest.approx(rounds[-1]["test_accuracy"], abs=1e-4)
     assert not (run / "checkpoints").exists()
+    assert "<title>Pa3dFL on " in Path("runs/reproduce/tiny-hetero.html").read_text()
     page = Path("docs/reproduction.md").read_text()
     assert f"| Pa3dFL | – | {100 * summary['test_accuracy']:.1f} |" in page
 
@@ -249,10 +250,10 @@ def test_no_data_at_all_is_an_error(capsys: Capture, monkeypatch: pytest.MonkeyP
 def test_a_run_that_fails_does_not_stop_the_others(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     run = api.run
 
-    def fails(config: Any) -> Any:
+    def fails(config: Any, **given: Any) -> Any:
         if config.method == "fedavg":
             raise RuntimeError("no luck")
-        return run(config)
+        return run(config, **given)
 
     monkeypatch.setattr(api, "run", fails)
     assert cli.main([*OVERALL, "--methods", "fedavg,local-only"]) == 2

@@ -26,6 +26,9 @@ PLACE = """([name, id, x, y]) => {
   const d = pa3dfl.source('clients'), k = d.id.indexOf(id), box = view.canvas_view.el.getBoundingClientRect();
   return [box.x + view.frame.x_scale.compute(d[x][k]), box.y + view.frame.y_scale.compute(d[y][k])]; }"""
 
+# Pixels below the content of the card beside a taller one.
+BLANK = """() => { const card = document.querySelector('#s-curves'), last = card.querySelector('details');
+  return card.getBoundingClientRect().bottom - last.getBoundingClientRect().bottom; }"""
 WIDTHS = "() => [...Bokeh.index.roots].map(view => view.el.getBoundingClientRect().width)"
 
 
@@ -55,7 +58,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def tab(browser: Any, two: Path) -> Iterator[Any]:
     with opened(browser, two) as tab:
-        tab.locator("#method").select_option("pa3dfl")
+        tab.locator("#method").select_option("Pa3dFL")
         yield tab
 
 
@@ -68,7 +71,7 @@ def test_a_client_that_is_pointed_at_lights_up_everywhere(tab: Any) -> None:
         assert source(tab, "active")["id"] == [7]
         assert source(tab, "cross")["x"] != []
         assert tab.locator("#clients tr.active td").first.inner_text() == "7"
-        assert source(tab, "own-lines")["name"] == ["fedavg", "pa3dfl"]
+        assert source(tab, "own-lines")["name"] == ["FedAvg", "Pa3dFL"]
         tab.locator("h1").hover()
         tab.wait_for_function("document.querySelector('#card-id').textContent.includes('worst')")
     tab.locator("#s-heat .bk-Figure").first.hover()
@@ -127,9 +130,9 @@ def test_the_slider_moves_clients_and_the_rule_changes_numbers(tab: Any) -> None
 
 
 def test_methods_axes_and_layers_are_chosen(tab: Any) -> None:
-    assert source(tab, "lines")["name"] == ["fedavg", "pa3dfl"]
+    assert source(tab, "lines")["name"] == ["FedAvg", "Pa3dFL"]
     tab.locator("#chips button", has_text="fedavg").click()
-    assert source(tab, "lines")["name"] == ["pa3dfl"]
+    assert source(tab, "lines")["name"] == ["Pa3dFL"]
     tab.locator("#chips button", has_text="fedavg").click()
     tab.locator("#against").select_option("bytes")
     assert source(tab, "points")["x"][:3] == [4, 8, 12]
@@ -139,9 +142,9 @@ def test_methods_axes_and_layers_are_chosen(tab: Any) -> None:
     tab.locator("#layer").select_option("1")
     assert source(tab, "matrix")["image"] != before
     assert len(source(tab, "taus")["xs"]) == 2
-    tab.locator("#method").select_option("fedavg")
+    tab.locator("#method").select_option("FedAvg")
     assert not tab.locator("#s-heat").is_visible()
-    tab.locator("#method").select_option("pa3dfl")
+    tab.locator("#method").select_option("Pa3dFL")
     assert tab.locator("#s-heat").is_visible()
 
 
@@ -183,6 +186,7 @@ def test_on_a_phone_and_on_paper(browser: Any, two: Path, scheme: str) -> None:
         assert 300 < max(tab.evaluate(WIDTHS)) <= 380
         tab.set_viewport_size({"width": 1600, "height": 900})
         tab.wait_for_function(f"Math.max(...({WIDTHS})()) > 900")
+        assert tab.evaluate(BLANK) < 30
         tab.emulate_media(media="print")
         assert not tab.locator("#controls").is_visible()
         assert tab.locator("#s-curves").is_visible()

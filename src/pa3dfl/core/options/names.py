@@ -13,6 +13,13 @@ MODELS = (
     "cnn-fashion", "cnn-cifar100", "resnet18-gn", "lstm-text", "transformer-text", "transformer-sensor", "cnn-sensor",
     "vit-small", "mlp-tabular",
 )  # fmt: skip
+TITLES = {
+    "pa3dfl": "Pa3dFL", "pa3dfl-flanc": "Pa3dFL with FLANC's decomposition",
+    "pa3dfl-without-hn": "Pa3dFL without the hyper-network", "fedavg": "FedAvg", "ditto": "Ditto", "pfedhn": "pFedHN",
+    "flanc": "FLANC", "fjord": "Fjord", "heterofl": "HeteroFL", "fedrolex": "FedRolex", "local-only": "LocalOnly",
+    "lg-fedavg": "LG-FedAvg", "tailorfl": "TailorFL", "pfedgate": "pFedGate",
+}  # fmt: skip
+"""What texts and pictures call the methods."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pa3dfl import methods
+from pa3dfl.core.options import names
 from pa3dfl.experiments.reproduce import paper
 from pa3dfl.experiments.reproduce.paper import DATA, SETTINGS
 from pa3dfl.experiments.reproduce.records import RULES, Record
@@ -18,11 +19,7 @@ TITLES = {
     "cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "Fashion-MNIST",
     "hapt": "HAPT", "shakespeare": "Shakespeare", "inst-eval": "InstEval",
     "fashion-mnist-10k": "Fashion-MNIST's 10,000 bundled images", "hetero": "Hetero", "ideal": "Ideal",
-    "pa3dfl": "Pa3dFL", "pa3dfl-flanc": "Pa3dFL with FLANC's decomposition",
-    "pa3dfl-without-hn": "Pa3dFL without the hyper-network", "fedavg": "FedAvg", "ditto": "Ditto", "pfedhn": "pFedHN",
-    "flanc": "FLANC", "fjord": "Fjord", "heterofl": "HeteroFL", "fedrolex": "FedRolex", "local-only": "LocalOnly",
-    "lg-fedavg": "LG-FedAvg", "tailorfl": "TailorFL", "pfedgate": "pFedGate",
-}  # fmt: skip
+} | names.TITLES  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
+import re
 import shutil
 import signal
 import threading
 import time
 from _thread import interrupt_main
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pa3dfl.experiments.reproduce.cells import Cell, slug
 from pa3dfl.experiments.reproduce.timing import Paces, estimate
 from pa3dfl.methods import assembly
 from pa3dfl.runs.format import RunDirectory
+from pa3dfl.runs.page import Renewed
 
 DONE, BEGUN, MISSING, NO_DATA = "done", "begun", "missing", "no data"
 Say = Callable[[str], None]
@@ -75,6 +77,14 @@ class Outcome:
 
 def work(jobs: Sequence[Job], budget: float | None, say: Say, finished: Callable[[], None]) -> Outcome:
     """Train what is missing, in order, until all is done or the budget (in seconds) is spent."""
+    with contextlib.ExitStack() as stack:
+        pages = {k: stack.enter_context(page) for k, page in pages_of(jobs, say).items()}
+        return work_through(jobs, budget, say, finished, pages)
+
+
+def work_through(
+    jobs: Sequence[Job], budget: float | None, say: Say, finished: Callable[[], None], pages: Mapping[str, Renewed]
+) -> Outcome:
     outcome, started = Outcome(), time.monotonic()
     for number, each in enumerate(jobs, 1):
         if each.state() in (DONE, NO_DATA):
@@ -92,7 +102,7 @@ def work(jobs: Sequence[Job], budget: float | None, say: Say, finished: Callable
             say(f"{number} of {len(jobs)}: {each.cell}, {each.config.rounds} rounds")
             try:
                 with deadline(None if budget is None else budget - spent):
-                    train(each)
+                    train(each, pages[column(each)])
             except (Interrupted, KeyboardInterrupt):
                 if budget is None or time.monotonic() - started < budget:
                     raise
@@ -109,14 +119,26 @@ def work(jobs: Sequence[Job], budget: float | None, say: Say, finished: Callable
     return outcome
 
 
-def train(job: Job) -> None:
+def column(job: Job) -> str:
+    """Runs that stand side by side on one page: the same data and setting."""
+    return re.sub(r"[^\w.-]+", "-", f"{Path(job.config.data).stem}-{job.config.setting}")
+
+
+def pages_of(jobs: Sequence[Job], say: Say) -> dict[str, Renewed]:
+    columns: dict[str, list[Path]] = {}
+    for each in jobs:
+        columns.setdefault(column(each), []).append(each.run)
+    return {name: Renewed(runs[0].parent, say, runs, f"{name}.html") for name, runs in columns.items()}
+
+
+def train(job: Job, page: Renewed) -> None:
     """Train, or continue, then write the record. Checkpoints of a finished run are removed: they can be gigabytes."""
     directory = RunDirectory(job.run)
     if not directory.config.exists():
-        api.run(job.config)
+        api.run(job.config, followers=[page])
     elif not directory.summary.exists():
         # With the run's own options: threads and device may differ from those given now.
-        api.resume(job.run, job.config.data_dir)
+        api.resume(job.run, job.config.data_dir, [page])
     if job.cell.row == "pa3dfl" and (encoded := embeddings.record(job.config, directory.checkpoints)):
         records.write(encoded, job.result.parent.parent / "embeddings", job.result.stem)
     record = records.of_run(job.cell, job.config, job.run)

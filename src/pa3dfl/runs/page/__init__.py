@@ -36,8 +36,11 @@ def write(paths: Sequence[Path], out: Path, running: bool = False) -> Path:
 class Renewed:
     """Writes the page during runs, as often as its cost allows, and after a run. An error here never stops a run."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self.folder, self.out, self.say = folder, folder / NAME, say
+    def __init__(
+        self, folder: Path, say: Callable[[str], None], runs: Sequence[Path] = (), name: str = NAME
+    ) -> None:  # fmt: skip
+        """The page of `runs`, or of all that are in the folder."""
+        self.runs, self.out, self.say = runs or [folder], folder / name, say
         self.last, self.cost = time.monotonic(), 1.0
         self.failed = self.called = False
 
@@ -57,7 +60,7 @@ class Renewed:
         if self.failed or (not finished and started - self.last < self.cost / SHARE):
             return
         try:
-            write([self.folder], self.out, running=not finished)
+            write([run for run in self.runs if run.is_dir()], self.out, running=not finished)
         except Exception as e:  # any error here must not stop the run
             self.failed = True
             self.say(f"no page is written, the run goes on: {e}")

@@ -14,6 +14,7 @@ import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import RULES_OF_TESTING
+from pa3dfl.core.options.names import TITLES
 from pa3dfl.runs.page.network import network
 from pa3dfl.runs.rundata import RunData, load, read_rounds
 
@@ -67,7 +68,7 @@ def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
     kept = [it for k, it in enumerate(reversed(history)) if k % max(step, 1) == 0][::-1]
     tested = str(run.config.get("tested", RULES_OF_TESTING[0]))
     return {
-        "method": str(run.config.get("method")),
+        "method": titled(run),
         "seed": run.config.get("seed"),
         "data": str(run.config.get("data")),
         "setting": str(run.config.get("setting")),
@@ -88,6 +89,11 @@ def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
         "network": network(history, ids),
         **participation(run, rounds, ids, by_id),
     }
+
+
+def titled(run: RunData) -> str:
+    name = str(run.config.get("method"))
+    return TITLES.get(name, name)
 
 
 def sample(ids: list[int]) -> list[int]:

@@ -22,7 +22,7 @@ def source(name: str, *columns: str) -> ColumnDataSource:
 
 def plot(name: str, x: str, y: str, height: int = 300, **given: Any) -> Any:
     fig = figure(
-        name=name, height=height, sizing_mode="stretch_width", tools="", toolbar_location=None, x_axis_label=x,
+        name=name, min_height=height, sizing_mode="stretch_both", tools="", toolbar_location=None, x_axis_label=x,
         y_axis_label=y, output_backend="canvas", background_fill_alpha=0, border_fill_alpha=0, outline_line_alpha=0,
         min_border_right=12, **given,
     )  # fmt: skip

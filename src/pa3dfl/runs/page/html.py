@@ -71,7 +71,7 @@ def foot(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> str:
     parts = ["<h2>How to make it again</h2>"]
     for note in notes(shown):
         parts.append(f"<p>{escape(note)}</p>")
-    for run in runs:
+    for run, of_run in zip(runs, shown, strict=True):
         summary = run.summary or {}
         facts = {
             "seed": run.config.get("seed"),
@@ -86,7 +86,7 @@ def foot(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> str:
             f"pa3dfl run {shlex.quote(str(run.path / 'config.yaml'))} --out {shlex.quote(str(run.path) + '-again')}"
         )
         parts.append(
-            f"<details><summary>{escape(str(run.config.get('method')))}, {escape(said)}</summary>"
+            f"<details><summary>{escape(of_run['method'])}, {escape(said)}</summary>"
             f"<pre>{escape(command)}</pre><pre>{escape(yaml.safe_dump(run.config, sort_keys=False))}</pre></details>"
         )
     return "".join(parts)
