@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import RULES_OF_TESTING, read_yaml
+
+if TYPE_CHECKING:
+    from pa3dfl.runs.page import Embedded
 
 Records = list[dict[str, Any]]
 
@@ -89,6 +93,16 @@ class RunData:
                 for layer, tau in zip(arrays["tau_layers"], arrays["tau"], strict=True)
             ]
         )
+
+    def page(self, *others: str | Path, height: int = 900) -> "Embedded":
+        """The page of this run, and of others beside it, for a cell of a notebook."""
+        from pa3dfl.runs.page import Embedded, rendered
+
+        return Embedded(rendered([self.path, *map(Path, others)]), height)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows of a run. Without Bokeh it shows its text."""
+        return self.page()._repr_html_() if find_spec("bokeh") else None
 
     def history(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """The arrays of each kept evaluation, in the order of rounds; `about["arrays"]` explains them."""

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zlib
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pa3dfl.runs import page
 from pa3dfl.runs.page.content import content, find, grouped
 from pa3dfl.runs.page.headline import headline
 from pa3dfl.runs.page.network import clustered, cosines, packed
+from pa3dfl.runs.rundata import load
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed: pip install 'pa3dfl[page]'")
 
@@ -118,6 +120,19 @@ def test_wrong_calls_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     monkeypatch.setattr(page.importlib.util, "find_spec", lambda _: None)
     assert cli.main(["page", str(write_run(tmp_path / "a"))]) == 2
     assert capsys.readouterr().err == "pa3dfl: the page needs Bokeh: pip install 'pa3dfl[page]'\n"
+
+
+def test_a_page_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (write_run(tmp_path / m, m, clients=3, network=False) for m in ("<a>", "b"))
+    shown = load(a).page(b, height=500)._repr_html_()
+    assert shown.startswith('<iframe title="the page of a run" style="width:100%;height:500px;border:0" srcdoc="')
+    assert shown.count("<") == 2  # the frame alone: the page is its attribute
+    assert "<title>&lt;a&gt;, b on synthetic</title>" in unescape(shown)
+    own = load(a)._repr_html_()
+    assert own is not None
+    assert "<title>&lt;a&gt; on synthetic</title>" in unescape(own)
+    monkeypatch.setattr("pa3dfl.runs.rundata.find_spec", lambda name: None)
+    assert load(a)._repr_html_() is None
 
 
 def test_a_page_that_fails_costs_one_line_and_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ SHARE = 0.01
 """The most of a run's time that renewing its page may take."""
 
 
-def write(paths: Sequence[Path], out: Path, running: bool = False) -> Path:
+def rendered(paths: Sequence[Path], running: bool = False) -> str:
     """The page of all runs among `paths`, which are run directories or folders of them."""
     if importlib.util.find_spec("bokeh") is None:
         raise UserError(HINT)
@@ -25,12 +27,28 @@ def write(paths: Sequence[Path], out: Path, running: bool = False) -> Path:
 
     runs = find(paths)
     shown = content(runs)
+    return page(runs, shown, headline(runs, shown["runs"]), running)
+
+
+def write(paths: Sequence[Path], out: Path, running: bool = False) -> Path:
+    text = rendered(paths, running)
     out.parent.mkdir(parents=True, exist_ok=True)
-    text = page(runs, shown, headline(runs, shown["runs"]), running)
     part = out.with_name(out.name + ".part")  # readers never see an incomplete page
     part.write_text(text, "utf-8", "replace")
     os.replace(part, out)
     return out
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A page as the output of a notebook's cell."""
+
+    html: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        style = f"width:100%;height:{self.height}px;border:0"
+        return f'<iframe title="the page of a run" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
 
 
 class Renewed:
