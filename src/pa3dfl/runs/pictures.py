@@ -16,8 +16,9 @@ from matplotlib.ticker import MaxNLocator
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import errors_name
+from pa3dfl.core.options.names import TITLES
 from pa3dfl.runs.run import Run, distinct
-from pa3dfl.runs.tables import capacity_labels, comparison
+from pa3dfl.runs.tables import comparison
 
 # Okabe and Ito's palette without its yellow, which is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -33,7 +34,7 @@ def learning_curve(runs: Sequence[Run], out: Path) -> Path:
     """Mean test accuracy against the round; a ring marks the round that validation chose."""
     curves = [[(r["round"], r["test_accuracy"]) for r in run.rounds if "test_accuracy" in r] for run in runs]
     fig, ax = _run_axes(runs)
-    if not _plot(ax, [run.name for run in runs], curves):
+    if not _plot(ax, list(map(_title, runs)), curves):
         raise UserError("no learning curve to draw: none of these runs has an evaluated round yet")
     ring: dict[str, Any] = {"s": 120, "facecolors": "none", "linewidths": 1.5, "zorder": 3}
     rings = []
@@ -52,15 +53,25 @@ def learning_curve(runs: Sequence[Run], out: Path) -> Path:
 
 
 def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
-    """Mean test accuracy by capacity, in levels or in fifths of the clients; None where all capacities are equal."""
+    """Every client's test accuracy by its capacity, and means of levels or of fifths; None where all are equal."""
     records = comparison(runs)
-    labels = capacity_labels(records)
-    fig, ax = _run_axes([run for run, record in zip(runs, records, strict=True) if record["by_capacity"]])
-    if not _plot(ax, [run.name for run in runs], [list(enumerate(record["by_capacity"])) for record in records]):
+    several = [run for run, record in zip(runs, records, strict=True) if record["by_capacity"]]
+    fig, ax = _run_axes(several)
+    for i, run in enumerate(runs):
+        tested = [(100 * c["r"], 100 * c["test_accuracy"]) for c in run.clients if c["test_accuracy"] is not None]
+        if run in several and tested:
+            colour, marker, _ = _STYLES[i % len(_STYLES)]
+            ax.scatter(*zip(*tested, strict=True), s=14, color=colour, marker=marker, alpha=0.45, linewidths=0)
+    means = [
+        [(50 * (low + high), value) for (low, high), value in zip(r["capacities"], r["by_capacity"], strict=True)]
+        for r in records
+    ]
+    if not _plot(ax, list(map(_title, runs)), means):
         return None
-    ax.set_xticks(range(len(labels)), [label.removeprefix("r ").removeprefix("= ") for label in labels])
-    levels = all("=" in label for label in labels)
-    ax.set_xlabel("client capacity r" if levels else "client capacity r, by fifths of the clients")
+    levels = all(low == high for record in records for low, high in record["capacities"])
+    parts = "levels" if levels else "fifths of the clients"
+    ax.set_xlabel(f"client capacity r (% of the full model)\ndots: clients; lines: means of {parts}")
+    ax.set_ylabel("test accuracy (%)")
     return _save(fig, out)
 
 
@@ -160,11 +171,18 @@ def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
         text.set(color=_INK, fontsize=10, verticalalignment="center")
 
 
+def _title(run: Run) -> str:
+    """The run's name, with the method as texts call it."""
+    method = str(run.summary.get("method"))
+    known = run.name.startswith(method) and method in TITLES
+    return TITLES[method] + run.name.removeprefix(method) if known else run.name
+
+
 def _run_axes(runs: Sequence[Run]) -> tuple[Figure, Axes]:
     summaries = [run.summary for run in runs]
     title = " · ".join(filter(None, (", ".join(distinct(summaries, key)) for key in ("data", "setting"))))
     # Long names in the margin make the figure wider, not the curves narrower.
-    fig, ax = _axes(5.6 + 0.08 * max((len(run.name) for run in runs), default=0), 4.0, title)
+    fig, ax = _axes(5.6 + 0.08 * max((len(_title(run)) for run in runs), default=0), 4.0, title)
     ax.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     ax.set_ylabel("mean test accuracy (%)")
     return fig, ax
