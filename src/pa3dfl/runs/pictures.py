@@ -61,7 +61,8 @@ def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
         tested = [(100 * c["r"], 100 * c["test_accuracy"]) for c in run.clients if c["test_accuracy"] is not None]
         if run in several and tested:
             colour, marker, _ = _STYLES[i % len(_STYLES)]
-            ax.scatter(*zip(*tested, strict=True), s=14, color=colour, marker=marker, alpha=0.45, linewidths=0)
+            r, accuracy = zip(*tested, strict=True)
+            ax.scatter(r, accuracy, s=14, color=colour, marker=marker, alpha=0.45, linewidths=0)
     means = [
         [(50 * (low + high), value) for (low, high), value in zip(r["capacities"], r["by_capacity"], strict=True)]
         for r in records
