@@ -54,6 +54,11 @@ def test_before_during_and_after_a_training(tmp_path: Path, monkeypatch: pytest.
         assert cli.main(["deploy", "status", "site"]) == 0
         text = capsys.readouterr().out
 
+        # A node with a new key has another number in Flower, and stays the client that it was.
+        assert cli.main(["deploy", "rotate-key", "site", "node-1"]) == 0
+        moved = [n for n in ask(capsys)["nodes"] if n["name"] == "node-1"]
+        assert [(n["state"], n["client"], n["last_round"]) for n in moved] == [("registered", 1, 3)]
+
     made = records(machines.deployment.run)
     during = seen[0]
     assert (during["state"], during["rounds_done"], during["rounds"], during["line"]) == ("training", 2, 3, None)

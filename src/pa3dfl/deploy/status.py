@@ -75,19 +75,16 @@ def status(deployment: DeploymentFolder) -> Status:
     ended = _ended(deployment)
     done = records[-1]["round"] if records else 0
     state = "training" if training else "idle" if not began else "finished" if ended.get("ok") else "stopped"
-    registered, names = registrations(deployment), client_names(deployment)
-    client = {s["node"]: i for i, s in registered.items()}
+    names = client_names(deployment)
+    by_id = {s["node"]: i for i, s in registrations(deployment).items()}
+    by_name = {name: i for i, name in names.items()}  # a node with a new key has another id
     keys = {} if settings["insecure"] else key_names(deployment)
     seen = {i: r["round"] for r in records for i in r["participants"]}
-    nodes = [
-        Node(
-            names.get(client.get(n.node_id, -1)) or keys.get(n.public_key) or str(n.node_id),
-            str(n.status),
-            client.get(n.node_id),
-            seen.get(client.get(n.node_id, -1)),
-        )
-        for n in found
-    ]
+    nodes = []
+    for n in found:
+        client = by_id.get(n.node_id, by_name.get(keys.get(n.public_key, "")))
+        name = keys.get(n.public_key, str(n.node_id)) if client is None else names[client]
+        nodes.append(Node(name, str(n.status), client, None if client is None else seen.get(client)))
     silent = [names.get(i, str(i)) for i in records[-1]["missing"]] if records and training else []
     away = [n.name for n in nodes if n.state != "online"]
     tested = [r["test_accuracy"] for r in records if r.get("test_accuracy") is not None]
