@@ -1,6 +1,6 @@
-"""Everybody trains the same rounds in a process of its own: this library, the plain loop, the limit, other simulators.
+"""All contestants train the same rounds, each in its own process: this library, plain loops, other simulators.
 
-Contestants take turns, several times over, and medians are compared, because a machine is never quiet for long.
+Contestants take turns several times, and medians are compared, because other programs disturb single measurements.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.memory import Watch
 from benchmarks.tables import median
-from benchmarks.work import Work
+from benchmarks.workload import Work
 
 ROOT = Path(__file__).parent.parent
 LIMIT = "limit"

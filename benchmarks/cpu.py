@@ -10,13 +10,13 @@ from benchmarks import rounds
 from benchmarks.arguments import count, width
 from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
 from benchmarks.tables import save, show
-from benchmarks.work import Work
+from benchmarks.workload import Work
 
 SELF = {
-    "pa3dfl": ("ours", "auto", "fast", "fp32"),
-    "pa3dfl, plain layout": ("ours", "auto", "plain", "fp32"),
-    "pa3dfl, bfloat16": ("ours", "auto", "fast", "bf16"),
-    "sequential loop": ("ours", "sequential", "plain", "fp32"),
+    "pa3dfl": ("library", "auto", "fast", "fp32"),
+    "pa3dfl, plain layout": ("library", "auto", "plain", "fp32"),
+    "pa3dfl, bfloat16": ("library", "auto", "fast", "bf16"),
+    "sequential loop": ("library", "sequential", "plain", "fp32"),
     LIMIT: ("limit", "fp32"),
     "limit, bfloat16": ("limit", "bf16"),
 }

@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.arguments import count
-from benchmarks.cases import BATCH, CASES, COHORT, cohort, make, start, timed
 from benchmarks.contest import LIMIT, PEERS, ROOT, Contest, summary
 from benchmarks.hypernetwork import generation
 from benchmarks.tables import save, show
-from benchmarks.work import Work
+from benchmarks.tasks import BATCH, CASES, COHORT, cohort, make, start, timed
+from benchmarks.workload import Work
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
@@ -40,9 +40,9 @@ from pa3dfl.methods.problem import Task
 Row = dict[str, Any]
 NONE = float("nan")
 SELF = {
-    "pa3dfl": ("ours", "auto", "fast", "tf32"),
-    "pa3dfl, float32": ("ours", "auto", "fast", "fp32"),
-    "sequential loop": ("ours", "sequential", "fast", "tf32"),
+    "pa3dfl": ("library", "auto", "fast", "tf32"),
+    "pa3dfl, float32": ("library", "auto", "fast", "fp32"),
+    "sequential loop": ("library", "sequential", "fast", "tf32"),
     LIMIT: ("limit", "tf32"),
 }
 

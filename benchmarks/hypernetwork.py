@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases import cohort, make, timed
+from benchmarks.tasks import cohort, make, timed
 from pa3dfl.core.tree import Tree, count, nbytes, put
 from pa3dfl.methods.pa3dfl.method import Pa3dFL, hypernetwork, layout
 

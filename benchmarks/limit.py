@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from benchmarks.work import asked, images, network, timed
+from benchmarks.workload import asked, images, network, timed
 
 BATCH = {"cpu": 500, "cuda": 1000}
 

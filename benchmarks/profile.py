@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.arguments import count
-from benchmarks.cases import BATCH, cohort, make, start, timed
 from benchmarks.gpu import steps_alone
+from benchmarks.tasks import BATCH, cohort, make, start, timed
 from pa3dfl.engines import Round
 from pa3dfl.engines.cuda.captured import Captured
 from pa3dfl.engines.cuda.program import Program

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.arguments import count
-from benchmarks.cases import CASES, COHORT, cohort, make, start
 from benchmarks.tables import median, save, show
+from benchmarks.tasks import CASES, COHORT, cohort, make, start
 from pa3dfl import methods
 from pa3dfl.engines import Round
 from pa3dfl.engines.cpu.threaded import Threaded

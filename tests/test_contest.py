@@ -11,14 +11,14 @@ import pytest
 
 from benchmarks.arguments import count, width
 from benchmarks.contest import Contest, end, hidden, reason, summary
-from benchmarks.work import Work
+from benchmarks.workload import Work
 
 TINY = Work(width=1 / 16, clients=2, rows=50, epochs=1, rounds=1, threads=1)
 
 
 def test_a_contestant_trains_and_tells_its_speed(tmp_path):
-    contest = Contest({"ours": ("ours", "auto", "fast", "fp32")}, tmp_path)
-    result = contest.play("ours", TINY)
+    contest = Contest({"library": ("library", "auto", "fast", "fp32")}, tmp_path)
+    result = contest.play("library", TINY)
     assert result.get("error") is None
     assert result["samples_per_second"] > 0
 

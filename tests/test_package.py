@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -56,7 +55,8 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = venv / "bin" / "python"
     done(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel, cwd=venv)
     [packages] = venv.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    present = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(present) + "\n")
     assert Path(done(python, "-c", "import pa3dfl; print(pa3dfl.__file__)", cwd=venv).strip()).is_relative_to(venv)
     return venv
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from benchmarks import cases, rounds
+from benchmarks import rounds, tasks
 
 
 def test_the_limit_trains_as_many_samples_at_the_same_widths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cases.CASES, "fashion", ("fashion-mnist", "cnn-fashion", 20, (1, 28, 28), 10))
+    monkeypatch.setitem(tasks.CASES, "fashion", ("fashion-mnist", "cnn-fashion", 20, (1, 28, 28), 10))
     trained, plain = [], rounds.plain
 
     def spy(task, client, model, x, y, samples):
@@ -16,7 +16,7 @@ def test_the_limit_trains_as_many_samples_at_the_same_widths(monkeypatch: pytest
     monkeypatch.setattr(rounds, "plain", spy)
     times = rounds.contest("fashion", "fp32", ["pa3dfl"], repeats=1, epochs=2, threads=1)
     _, task = rounds.made("fashion", "pa3dfl", "fp32", 2)
-    once = sorted((c.width, 2 * c.n) for c in cases.cohort(task))
+    once = sorted((c.width, 2 * c.n) for c in tasks.cohort(task))
     assert len(once) == 20
     assert sorted(trained) == sorted((rounds.WARM + 1) * once)
     assert [len(own) for own in times.values()] == [1, 1]

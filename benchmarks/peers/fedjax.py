@@ -3,7 +3,7 @@
 import os
 import time
 
-from benchmarks.work import asked, images, report
+from benchmarks.workload import asked, images, report
 
 
 def main() -> None:

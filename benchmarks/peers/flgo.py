@@ -10,11 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.work import asked, report
+from benchmarks.workload import asked, report
 
 CONFIG = """
 import json, os, torch
-from benchmarks.work import Work, images, network
+from benchmarks.workload import Work, images, network
 work = Work(**json.loads(os.environ["BENCH_WORK"]))
 x, y = images(work)
 train_data = torch.utils.data.TensorDataset(x.flatten(0, 1), y.flatten())

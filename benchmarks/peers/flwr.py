@@ -12,7 +12,7 @@ from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from benchmarks.work import Work, images, network, report
+from benchmarks.workload import Work, images, network, report
 
 WORK = Work(**json.loads(sys.argv[1])) if len(sys.argv) > 1 else Work()
 marks: list[float] = []

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.work import asked, images, network, report
+from benchmarks.workload import asked, images, network, report
 
 
 def worker() -> None:

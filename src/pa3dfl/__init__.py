@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from pa3dfl.core.options.config import Config
     from pa3dfl.experiments.api import resume, run
     from pa3dfl.experiments.loaded import load
+    from pa3dfl.methods import Client, Method, Task, Update
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "UserError", "load", "resume", "run"]
+__all__ = ["Client", "Config", "Method", "Task", "Update", "UserError", "load", "resume", "run"]
 
 _MODULES = {
+    **dict.fromkeys(("Client", "Method", "Task", "Update"), "methods"),
     "Config": "core.options.config",
     "UserError": "core.errors",
     "load": "experiments.loaded",

@@ -45,7 +45,7 @@ def test_help_imports_nothing_heavy(words: str) -> None:
     out, err, seconds = fresh(CALL, json.dumps(words.split()), *HEAVY)
     assert json.loads(err) == [0 if words else 2, []]
     assert out.strip()
-    assert seconds < 1  # a quarter of that on a calm machine
+    assert seconds < 0.5  # 0.03 to 0.12 when nothing else runs
 
 
 def test_the_package_imports_nothing_before_it_is_used() -> None:
@@ -54,9 +54,7 @@ def test_the_package_imports_nothing_before_it_is_used() -> None:
 
 
 def test_public_names_are_there() -> None:
-    from pa3dfl import Config, UserError, load, resume, run
-
-    assert {it.__name__ for it in (Config, UserError, load, resume, run)} == set(pa3dfl.__all__)
+    assert {getattr(pa3dfl, name).__name__ for name in pa3dfl.__all__} == set(pa3dfl.__all__)
     assert set(pa3dfl.__all__) <= set(dir(pa3dfl))
     with pytest.raises(AttributeError, match="module 'pa3dfl' has no attribute 'nothing'"):
         pa3dfl.__getattr__("nothing")

@@ -117,9 +117,10 @@ static void multiply(float (&sum)[4], float a0, float a1, float a2, float a3, fl
     __syncwarp();
 }
 
+#include TILES
 #include KERNELS
 
-__align__(16) unsigned char memory[ROOM];
+__align__(16) unsigned char memory[SHARED_BYTES];
 
 static void begin() {
     kernel();

@@ -29,7 +29,8 @@ def _c(arg: Tensor | float) -> object:
 def _compiled(folder: Path, h: int, clients: int) -> ctypes.CDLL:
     assert COMPILER
     library = folder / f"kernels-{h}-{clients}.so"
-    given = {"KERNELS": f'"{Path(fused.__file__).with_name("kernels.cu")}"', **fused.given(h, clients)}
+    sources = {name.upper(): f'"{Path(fused.__file__).with_name(f"{name}.cu")}"' for name in ("tiles", "kernels")}
+    given = sources | fused.given(h, clients)
     options = [
         "-std=c++17",
         "-O1",

@@ -20,7 +20,7 @@ from torch import Tensor
 from pa3dfl.core.logging import log
 from pa3dfl.methods.common.decoders.decoder import Decoder, Held, Shape, fold
 
-WARPS, ROWS = 4, 16  # warps of a block, and rows of a weight that a warp reads at a time (as in kernels.cu)
+WARPS, ROWS = 4, 16  # warps of a block, and rows of a weight that a warp reads at a time (as in tiles.cu)
 # Blocks per processor in a pass: many more than run at a time, so that all processors finish at about the same time.
 BLOCKS_PER_PROCESSOR = 48
 HIDDEN = (16, 32, 64, 128)
@@ -66,7 +66,7 @@ class Spans:
 
 
 def _prepare(decoders: list[Decoder], clients: list[Held]) -> tuple[Tensor, Spans]:
-    """The table that kernels read (an `Output` of kernels.cu per decoder), and the spans of the blocks."""
+    """The table that kernels read (an `Output` of tiles.cu per decoder), and the spans of the blocks."""
     plan = _plan(decoders, clients)
     assert plan, "not served"
     table, spans = plan[0].copy(), _spans(plan[1], decoders[0].weight.device)
@@ -122,7 +122,7 @@ def _launch(name: str, decoders: list[Decoder], blocks: int, *args: Tensor | flo
 @cache
 def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | None:
     """`kernels.cu`, compiled for these sizes in a second or two; None if it cannot be compiled."""
-    source = "".join(Path(__file__).with_name(name).read_text() for name in ("primitives.cu", "kernels.cu"))
+    source = "".join(Path(__file__).with_name(name).read_text() for name in ("primitives.cu", "tiles.cu", "kernels.cu"))
     options, shared = [f"-D{k}={v}" for k, v in given(h, clients).items()], _shared_bytes(h, clients)
     kernels = {}
     with torch.cuda.device(device):
@@ -139,11 +139,11 @@ def _kernels(h: int, clients: int, device: torch.device) -> dict[str, Any] | Non
 
 def given(h: int, clients: int) -> dict[str, int]:
     """The constants that kernels.cu is compiled with."""
-    return {"H": h, "C": clients, "WARPS": WARPS, "ROOM": _shared_bytes(h, clients)}
+    return {"H": h, "C": clients, "WARPS": WARPS, "SHARED_BYTES": _shared_bytes(h, clients)}
 
 
 def _shared_bytes(h: int, clients: int) -> int:
-    """Bytes of a block's shared memory: `Room` in kernels.cu."""
+    """Bytes of a block's shared memory: `Shared` in tiles.cu."""
     stage = ROWS * (h + 8) + (ROWS + 4) * clients + ROWS
     return 4 * (2 * h * clients + 4 * clients + WARPS * 2 * stage)
 

@@ -1,6 +1,6 @@
-// What kernels.cu needs of a GPU, in its own words.
+// Instructions that only a GPU has.
 
-// A copy that does not wait; zeros, and nothing is read, where `inside` is false.
+// An asynchronous copy; writes zeros and reads nothing if `inside` is false.
 template <int BYTES>
 __device__ void fetch(float* to, const float* from, bool inside) {
     unsigned at = __cvta_generic_to_shared(to);
@@ -15,7 +15,7 @@ __device__ void wait_for_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// To the card's memory; the compiler does not know that tables point there.
+// Writes to global memory; the compiler does not know that the tables point there.
 __device__ void put(float* to, float x) { asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
 __device__ void put(float* to, float4 x) {
     asm volatile("st.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");

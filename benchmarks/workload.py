@@ -1,4 +1,4 @@
-"""The work that everybody does, and how it is reported. Needs torch and nothing of this project installed.
+"""The work that all contestants do, and their reports. Needs only torch; this project need not be installed.
 
 FedAvg rounds of the paper's Fashion CNN on random images: shapes and sizes decide the speed, values do not.
 """
@@ -36,12 +36,12 @@ class Work:
 
 
 def asked() -> Work:
-    """From the command line, as JSON."""
+    """The work from the command line, as JSON."""
     return Work(**json.loads(sys.argv[1])) if len(sys.argv) > 1 else Work()
 
 
 def network(width: float) -> nn.Module:
-    """From its file: a peer's environment holds the peer, not this project."""
+    """The network, loaded from its file, because this project is not installed in a peer's environment."""
     spec = importlib.util.spec_from_file_location("cnn", SOURCE)
     assert spec is not None
     assert spec.loader is not None
@@ -73,6 +73,6 @@ def timed(work: Work, play_round: Callable[[int], object]) -> None:
 
 
 def wait(work: Work) -> None:
-    """A GPU may still be at it when Python has gone on."""
+    """Wait for a GPU, which works asynchronously."""
     if work.device == "cuda":
         torch.cuda.synchronize()

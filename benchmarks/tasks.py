@@ -1,4 +1,4 @@
-"""Networks, shapes and clients as in the paper, on random bytes, and how time is taken on a GPU."""
+"""Tasks with the networks, shapes and clients of the paper on random bytes, and timing on a GPU."""
 
 import statistics
 import time

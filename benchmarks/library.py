@@ -1,6 +1,6 @@
-"""This library's rounds as `pa3dfl run` plays them: sampling, training, guarding, aggregating.
+"""This library's rounds as in `pa3dfl run`: sampling, training, checks of updates, aggregation.
 
-`python -m benchmarks.ours JSON ENGINE LAYOUT PRECISION`
+`python -m benchmarks.library JSON ENGINE LAYOUT PRECISION`
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.work import Work, asked, timed
+from benchmarks.workload import Work, asked, timed
 from pa3dfl.core.progress import Meter
 from pa3dfl.data import Arrays
 from pa3dfl.experiments import api
@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = federation(work, *sys.argv[2:5], Path(folder))
         assert all(c.n == work.rows and c.width == work.width for c in made.task.clients)
-        state, meter = made.start(), Meter("bench", 1, 1, 1, 1)
+        state, meter = made.start(), Meter("bench", 1, lambda rounds: rounds, lambda rnd: rnd)
         timed(work, lambda _: made.round(state, meter))
 
 
