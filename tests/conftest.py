@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -26,6 +27,10 @@ from pa3dfl.methods import Method, Update, assembly
 from pa3dfl.methods.problem import Task
 
 pytest_plugins = ["workspace"]
+
+# Other tests run beside an example: it may take any time.
+hypothesis.settings.register_profile("beside", deadline=None)
+hypothesis.settings.load_profile("beside")
 
 # A shell starts what runs in its background deaf to Ctrl-C, which tests send; their processes inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -110,9 +115,12 @@ def takes_steps_in_float32(method: Method, task: Task, rnd: int) -> Tree:
     return server
 
 
-def losses(played: Played) -> list[float]:
-    """The sum of the clients' training losses, by round."""
-    return [sum(u.loss for u in updates) for updates in played.rounds]
+def learns(method: Method, task: Task, rounds: int, share: float) -> Played:
+    """Training loss falls below a share of that of the first round."""
+    played = run(method, task, rounds, per_round=4)
+    first, *_, last = (sum(u.loss for u in updates) for updates in played.rounds)
+    assert last < share * first
+    return played
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What `pa3dfl reproduce` does, step by step."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,14 +16,12 @@ from pa3dfl.data import NAMES
 from pa3dfl.experiments.reproduce import cells, convergence, efficiency, hn_cost, paper, partitions
 from pa3dfl.experiments.reproduce import page as pages
 from pa3dfl.experiments.reproduce.timing import Paces
-from pa3dfl.experiments.reproduce.work import DONE, NO_DATA, Job, Outcome, job, left, work
+from pa3dfl.experiments.reproduce.work import DONE, NO_DATA, Job, Outcome, Say, job, left, work
 from pa3dfl.methods import assembly
 
 COLUMNS = ("data", "setting", "method", "seed", "rounds", "state", "estimate")
 RENDER_SECONDS = 300.0
 """While runs go on, the page is made again after so long."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

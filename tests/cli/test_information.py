@@ -1,4 +1,4 @@
-"""Commands that look: runs, methods, data and costs."""
+"""Commands that show information: runs, methods, data and costs."""
 
 import json
 import shutil
