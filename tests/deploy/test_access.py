@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from fleet_requests import PROTOBUF, UNKNOWN, asked, private_key, routes, signed
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import Metadata
 from flwr.supercore.auth import create_superexec_auth_metadata, derive_auth_secret
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from knock import PROTOBUF, UNKNOWN, asked, private_key, routes, signed
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.deploy.access import FORWARDED, AccessControl
@@ -67,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     return Server(tmp_path_factory.mktemp("access"))
 
 
-def test_strangers_reach_nothing(server: Server) -> None:
+def test_unregistered_callers_reach_nothing(server: Server) -> None:
     """Every route and others, whatever they bring along: no key, the token, a wrong key, an old signature."""
     fleet = server.guarded.fleet
     brought = [

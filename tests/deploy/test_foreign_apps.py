@@ -16,10 +16,10 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from elsewhere import Elsewhere
+from fleet_requests import UNKNOWN, private_key, routes
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.superlink.main import create_app
-from knock import UNKNOWN, private_key, routes
 from live import ENVIRONMENT, Live
 from machines import OPTIONS
 from rogue import alive, ask, bundle, flwr, resident_megabytes, taken_over, write
@@ -83,7 +83,7 @@ def train(live: Live) -> str:
     return out
 
 
-def stranger(live: Live, elsewhere: Elsewhere, **plan: Any) -> Counter[str]:
+def outside_caller(live: Live, elsewhere: Elsewhere, **plan: Any) -> Counter[str]:
     file = live.folder / "plan.json"
     plan |= {
         "address": f"{elsewhere.here}:{live.port}",
@@ -92,7 +92,7 @@ def stranger(live: Live, elsewhere: Elsewhere, **plan: Any) -> Counter[str]:
     }
     plan |= {"other_ca": str(live.folder / "other" / "ca.crt"), "key": str(live.deployment.nodes / "node-1" / "key")}
     file.write_text(json.dumps(plan))
-    script = Path(__file__).with_name("stranger.py")
+    script = Path(__file__).with_name("outside_caller.py")
     done = elsewhere.run(sys.executable, str(script), str(file), folder=live.folder)
     assert done.returncode == 0, done.stderr
     return Counter(json.loads(done.stdout.splitlines()[-1]))
@@ -102,10 +102,10 @@ def test_nodes_train_here_and_elsewhere(live: Live) -> None:
     assert "2 nodes hold their model" in train(live)
 
 
-def test_nobody_gets_in(live: Live, elsewhere: Elsewhere) -> None:
+def test_no_request_from_outside_succeeds(live: Live, elsewhere: Elsewhere) -> None:
     """All paths × nothing, a wrong key, another node's key, the token × TLS, another authority, plaintext."""
     every = [*routes(create_app()), *(("POST", p) for p in UNKNOWN)]
-    came = stranger(live, elsewhere, what="knock", routes=every, victim=numbers(live)[0])
+    came = outside_caller(live, elsewhere, what="try_all", routes=every, victim=numbers(live)[0])
     assert came.total() == 12 * len(every)
     for line, times in came.items():
         transport, _, _, status = line.split(" | ")
@@ -135,7 +135,7 @@ def test_flower_s_own_command_line(live: Live, elsewhere: Elsewhere, tmp_path: P
         assert (done.returncode == 0) == (code == 0), (name, done.stdout, done.stderr)
 
 
-def test_a_rogue_run_of_somebody_with_the_token(live: Live, elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_a_rogue_run_with_the_token(live: Live, elsewhere: Elsewhere, tmp_path: Path) -> None:
     """Flower takes the run; our executor on the server does not, and the next training goes on as ever."""
     app, marker = write(tmp_path / "app", tmp_path / "marker"), tmp_path / "marker"
     env = ENVIRONMENT | flwr(
@@ -156,9 +156,9 @@ def test_fuzzed(live: Live, elsewhere: Elsewhere) -> None:
     fleet = [path for method, path in routes(create_app()) if path.startswith("/v1/fleet/")]
     plan = {"what": "fuzz", "fleet": fleet, "own": numbers(live)[1]}
     pid = live.running["server"].pid
-    stranger(live, elsewhere, **plan, seed=1, count=2000)
+    outside_caller(live, elsewhere, **plan, seed=1, count=2000)
     before = resident_megabytes(pid)
-    came = stranger(live, elsewhere, **plan, seed=2, count=FUZZED)
+    came = outside_caller(live, elsewhere, **plan, seed=2, count=FUZZED)
     after = resident_megabytes(pid)
     print(dict(came), f"{before:.0f} MB before, {after:.0f} MB after")
     assert came["no key | 401"] == FUZZED // 2

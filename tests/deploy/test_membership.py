@@ -11,8 +11,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 
 from compared import CAPACITIES
 from cryptography.hazmat.primitives.asymmetric import ec
+from fleet_requests import asked, private_key, signed
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from knock import asked, private_key, signed
 from machines import Machines
 from serving import serving
 

@@ -41,12 +41,12 @@ def test_resume_gives_the_same_bits(method: str, tmp_path: Path) -> None:
     assert same(saved(one).server, saved(machines.deployment.run).server)
 
 
-def test_a_stranger_at_resume_stays_out(tmp_path: Path) -> None:
+def test_an_unknown_node_at_resume_stays_out(tmp_path: Path) -> None:
     """The resumed run has no free client number; another node is there, and another key under a known name."""
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=2)
     machines.train()
     machines.configure(rounds=3)
-    machines.here[200] = machines.node(0, "1", name="stranger")
+    machines.here[200] = machines.node(0, "1", name="unknown")
     machines.here[201] = machines.here.pop(102)  # node-2's name with another of Flower's numbers
     machines.train(resume=True, wait_for=2)
     assert [r["round"] for r in records(machines.deployment.run)] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Requests to a SuperLink as nodes and strangers make them."""
+"""Requests to a SuperLink, as nodes and unregistered callers make them."""
 
 from base64 import b64encode
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Run on another machine: knocks at a server as `python stranger.py PLAN` says; prints what came of it as JSON."""
+"""Run on another machine: `python outside_caller.py PLAN` sends requests to a server and prints the results as JSON."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from knock import PROTOBUF, asked, private_key, signed
+from fleet_requests import PROTOBUF, asked, private_key, signed
 
 
 def client(plan: dict[str, Any], transport: str) -> httpx.Client:
@@ -29,8 +29,8 @@ def credentials(plan: dict[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def knock(plan: dict[str, Any]) -> Counter[str]:
-    """Every path with everything that a caller may hold, over every transport."""
+def try_all(plan: dict[str, Any]) -> Counter[str]:
+    """Every path with every credential, over every transport."""
     came: Counter[str] = Counter()
     for transport in ("tls", "another authority", "plaintext"):
         with client(plan, transport) as http:
@@ -77,4 +77,4 @@ def fuzz(plan: dict[str, Any]) -> Counter[str]:
 
 if __name__ == "__main__":
     plan = json.loads(Path(sys.argv[1]).read_text())
-    print(json.dumps({"knock": knock, "fuzz": fuzz}[plan["what"]](plan)))
+    print(json.dumps({"try_all": try_all, "fuzz": fuzz}[plan["what"]](plan)))
