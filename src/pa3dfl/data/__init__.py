@@ -1,4 +1,4 @@
-"""Data: files in, a federation's tensors out."""
+"""Data: from files to the tensors of a federation."""
 
 from pa3dfl.core.options.names import DATA as NAMES
 from pa3dfl.core.options.names import PARTITIONS as KINDS

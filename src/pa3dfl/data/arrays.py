@@ -1,4 +1,4 @@
-"""A data set in memory, and which columns of a table it is made of."""
+"""A data set in memory, and the columns of a table that it comes from."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Columns:
-    """Of a table: who owns a row, what is to be predicted, and from what."""
+    """The columns of a table: the owner of a row, the label, the inputs."""
 
     client: str | None = None
     label: str | None = None

@@ -1,4 +1,4 @@
-"""The data sets known by name: what they are, and in which files their publishers give them."""
+"""The data sets with a name: their facts, and the files in which they are published."""
 
 import os
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from pa3dfl.data.readers.published import Pair, locate, read_binary, read_idx, r
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies in a place: a folder of files, an archive, or a .npz."""
+    """A form of a data set on disk: a folder of files, an archive, or a .npz."""
 
     at: str
     members: tuple[str, ...]
     read: Callable[[Path, tuple[str, ...]], Pair | Arrays]
-    published: bool = True  # as its authors publish it, hence with a known number of rows
+    published: bool = True  # as published, so with a known number of rows
 
     def absent(self, place: Path) -> list[str]:
-        """What this layout needs and the place does not have."""
+        """The files of this layout that are missing in a folder."""
         path = place / self.at
         if path.suffix in (".gz", ".npz", ".xz", ".zip", ".csv"):
             return [] if os.path.isfile(path) else list(self.members)
@@ -40,7 +40,7 @@ class Source:
     classes: int = 0
     count: int = 0
     downloads: tuple[Published, ...] = ()
-    extra: tuple[Path, ...] = ()  # looked in after the common places
+    extra: tuple[Path, ...] = ()  # searched after the common places
     remedy: str = ""  # for data that cannot be downloaded here
 
 
@@ -54,7 +54,7 @@ def _npz(name: str) -> Layout:
 
 
 def _cifar(folder: str, archive: str, files: tuple[str, ...], read: Callable[..., Any], **how: Any) -> list[Layout]:
-    """The unpacked folder, and the archive that it came from."""
+    """The two forms of CIFAR: the unpacked folder, and the archive."""
     packed = tuple(f"{folder}/{file}" for file in files)
     reader = partial(read, **how)
     return [Layout(folder, files, reader), Layout(archive, packed, reader)]

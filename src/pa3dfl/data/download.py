@@ -1,4 +1,4 @@
-"""Fetching the published files of a data set into the user's cache."""
+"""Downloads the published files of a data set into the user's cache."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Published:
-    """One file as its authors publish it."""
+    """One published file."""
 
     base: str
     name: str
@@ -47,7 +47,7 @@ def fetch(url: str, md5: str, target: Path) -> None:
     part = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # A name of its own: runs started side by side may download the same file.
+        # A unique name: other processes may download the same file.
         handle, part = tempfile.mkstemp(".part", f"{target.name}.", target.parent)
         with open(handle, "wb") as out:
             found = _stream(url, out)
@@ -57,7 +57,7 @@ def fetch(url: str, md5: str, target: Path) -> None:
         part = None
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
-            error.close()  # it is the server's answer, and holds the connection
+            error.close()  # the error holds the connection
         raise UserError(f"{url}: {' '.join(str(error).split()) or type(error).__name__}") from error
     finally:
         if part is not None:

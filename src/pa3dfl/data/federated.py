@@ -1,4 +1,4 @@
-"""The federation's data as tensors: one store of raw rows, and who owns which."""
+"""The federation's data as tensors: one store of raw rows, and the rows of each client."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class FederatedData:
 
     @property
     def travels(self) -> bool:
-        """Whether rows are kept elsewhere than batches go."""
+        """Whether the rows are on another device than the batches."""
         return self.device is not None and self.device.type != self.x.device.type
 
     @property
@@ -87,7 +87,7 @@ class FederatedData:
 
 
 def taken(t: Tensor, rows: Tensor) -> Tensor:
-    """Some rows, the way each device copies whole ones: a CPU would do t[rows] number by number."""
+    """Some rows, copied in the fastest way of each device: on a CPU, t[rows] copies number by number."""
     return t.index_select(0, rows) if t.device.type == "cpu" else t[rows]
 
 
@@ -107,7 +107,7 @@ def federate(
     arrays: Arrays, name: str, splits: Sequence[Split], augment: bool, device: torch.device,
     layout: torch.memory_format = torch.contiguous_format, newcomers: Collection[int] = (),
 ) -> FederatedData:  # fmt: skip
-    """The rows of newcomers have no part in how all rows are normalised."""
+    """Builds the data of a federation. The statistics for normalisation leave out the rows of newcomers."""
     mean = std = None
     if arrays.x.dtype == np.uint8:
         known = np.ones(len(arrays.x), bool)
@@ -115,7 +115,7 @@ def federate(
             known[np.concatenate([splits[i].train, splits[i].val, splits[i].test])] = False
         statistics = _statistics(arrays.x[known] if newcomers else arrays.x, name)
         mean, std = (scaled(t, arrays.x.ndim, device) for t in statistics)
-    # A data set that would leave a GPU little room for training stays with the host; batches travel.
+    # A large data set stays in the host's memory, so that the GPU has memory for training; batches are copied.
     near = device.type != "cuda" or 2 * arrays.x.nbytes <= torch.cuda.mem_get_info(device)[0]
     x, y = (torch.from_numpy(a).to(device if near else "cpu") for a in (arrays.x, arrays.y))
     return FederatedData(x, y, splits, arrays.classes, mean, std, augment, layout, device)

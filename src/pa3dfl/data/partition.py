@@ -1,4 +1,4 @@
-"""Who owns which rows: i.i.d., Dirichlet label skew, a few classes each, or the data's own owners."""
+"""The rows of each client: i.i.d., Dirichlet label skew, a few classes each, or the data's own owners."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def partition(
         present = int(owner.max()) + 1
         if present != clients:
             raise UserError(f"partition 'natural': the data has {present} clients; say --clients {present}")
-        # In the order of the data: an owner that has only its own rows, elsewhere, must split them alike.
+        # In the order of the data: an owner on another machine, with its own rows only, must split them alike.
         return [np.flatnonzero(owner == i) for i in range(clients)]
     if kind == "iid":
         return np.array_split(rng.permutation(len(y)), clients)
@@ -54,7 +54,7 @@ RECENT = 1024
 
 
 class Splits(Sequence[Split]):
-    """Each client's rows split; made when asked for, as most of many never are."""
+    """The split of each client's rows, made on demand: of many clients, most are never sampled."""
 
     def __init__(self, rows: Sequence[np.ndarray], seed: int, part: np.ndarray | None = None) -> None:
         self.rows, self.seed, self.part = rows, seed, part
@@ -85,7 +85,7 @@ class Splits(Sequence[Split]):
 
 
 def split(rows: Sequence[np.ndarray], seed: int, part: np.ndarray | None = None) -> Splits:
-    """`part` says of each row of the data whether it trains, validates or tests; None: that is drawn."""
+    """`part` assigns each row of the data to training, validation or test; None: at random."""
     return Splits(rows, seed, part)
 
 

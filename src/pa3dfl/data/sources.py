@@ -1,4 +1,4 @@
-"""Finding the data sets known by name, and loading them or a user's own."""
+"""Finds the data sets with a name, and loads them or a user's own."""
 
 import importlib.resources
 import os
@@ -23,7 +23,7 @@ _DEBIAN = Path("/usr/share/datasets")
 
 @dataclass(frozen=True)
 class Found:
-    """Where a named data set is, or what to do if it is nowhere."""
+    """The place of a named data set, or what to do if it was not found."""
 
     name: str
     path: Path | None
@@ -32,7 +32,7 @@ class Found:
 
 
 def places(data_dir: Path | None = None) -> list[Path]:
-    """The folders in which a named data set is looked for, in order."""
+    """The folders in which a named data set is searched, in order."""
     if data_dir is not None and not os.path.isdir(data_dir):
         raise UserError(f"the data folder {data_dir} is not a folder: create it, or pass one that exists")
     given = [Path(data_dir)] if data_dir is not None else []
@@ -41,7 +41,7 @@ def places(data_dir: Path | None = None) -> list[Path]:
 
 
 def available(data_dir: Path | None = None) -> list[Found]:
-    """For each name, where it was found or what to do."""
+    """For each name the place where it was found, or what to do."""
     result = []
     for name, source in CATALOGUE.items():
         searched = _searched(name, data_dir)
@@ -58,7 +58,7 @@ def load(
     `small` says what to do about clients with few rows in a user's own data: refuse, or leave-out.
     """
     if data not in CATALOGUE:
-        path = Path(os.path.expanduser(data))  # which, unlike pathlib's, leaves an unknown ~user as it is
+        path = Path(os.path.expanduser(data))  # unlike pathlib, this leaves an unknown ~user as it is
         if not readers.is_own(str(path)):
             guess = suggest(data.lower(), DATA)
             names = _list(DATA)

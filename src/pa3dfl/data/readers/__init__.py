@@ -1,4 +1,4 @@
-"""Readers of the files that people have: one for each format, and which of them a path is for."""
+"""Readers of users' files: one for each format, and the choice by path."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ EXPECTED = "a .npz, .csv or .parquet, LEAF's .json, or a folder of .json, .txt o
 
 
 def is_own(data: str) -> bool:
-    """Whether it looks like a path, and not like a name."""
+    """Whether this looks like a path, not like a name."""
     return data.endswith(SUFFIXES) or os.path.isdir(data) or os.sep in data
 
 

@@ -1,4 +1,4 @@
-"""Rows with whatever their labels and owners are called."""
+"""Rows whose labels and owners may have any names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,7 +59,7 @@ def enough(arrays: Arrays, path: Path, small: str) -> Arrays:
 
 
 def _ranked(values: Sequence[object]) -> tuple[list[object], np.ndarray]:
-    """Distinct values in order, numbers before texts, and the place of each value among them."""
+    """The distinct values in order, numbers before texts, and the index of each value."""
     names = sorted(set(values), key=lambda v: (isinstance(v, str), v))
     place = {v: i for i, v in enumerate(names)}
     return names, np.array([place[v] for v in values], np.int64)

@@ -21,7 +21,7 @@ _IMAGES = {784: (1, 28, 28)}
 
 
 def files(folder: Path) -> list[tuple[Path, int | None]]:
-    """The JSON files of a folder; where it has train and test, theirs, with their part."""
+    """The JSON files of a folder; if it has the folders train and test, those in them, with their part."""
     parts: list[tuple[Path, int | None]] = [(folder / "train", TRAIN), (folder / "test", TEST)]
     found = [(p, part) for place, part in parts for p in sorted(place.glob("*.json"))]
     return found or [(p, None) for p in sorted(folder.glob("*.json"))]

@@ -1,4 +1,4 @@
-"""The data sets whose owners are people, as their publishers give them: x, y, who owns each row, and its part."""
+"""The data sets with natural owners, in their published formats: x, y, the owner of each row, and its part."""
 
 import io
 import lzma

@@ -1,4 +1,4 @@
-"""A .npz of arrays x, y and perhaps client, and checks of what arrays hold."""
+"""A .npz of arrays x, y and optionally client, and checks of the arrays."""
 
 import os
 import zipfile
@@ -87,6 +87,6 @@ def read(path: Path) -> Arrays:
     y = arrays.y
     if (y == y[0]).all():
         raise UserError(f"{path} has only the label {y[0]} in y: at least 2 classes are needed")
-    if y.max() >= len(y):  # row or category numbers taken for labels would size the models' last layer
+    if y.max() >= len(y):  # with row or category numbers as labels, the models' last layer would be huge
         raise UserError(f"{path} has the label {y.max()} in only {len(y)} rows: renumber labels as 0..K-1")
     return arrays

@@ -1,4 +1,4 @@
-"""Readers of the formats in which the data sets known by name are published: idx, CIFAR's records and pickles."""
+"""Readers of the formats in which the named data sets are published: idx, CIFAR's records and pickles."""
 
 import gzip
 import math
@@ -23,7 +23,7 @@ _CIFAR = (3, 32, 32)
 
 @contextmanager
 def reading(path: Path, remedy: str = "replace it with a whole copy") -> Iterator[None]:
-    """Turn whatever a broken file makes a parser raise into one line that names the file."""
+    """Turn any error of a parser on a broken file into one line that names the file."""
     try:
         yield
     except UserError:
@@ -72,7 +72,7 @@ def read_pickles(path: Path, names: Sequence[str], key: bytes) -> Pair:
 
 
 def _contents(path: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
-    """The named files of a folder, or members of a .tar.gz, each with where it lies for messages."""
+    """The named files of a folder, or members of a .tar.gz, each with its place for messages."""
     if os.path.isdir(path):
         return [_read(locate(path, name) or path / name) for name in names]
     found: dict[str, bytes] = {}
@@ -99,13 +99,13 @@ def _idx(path: Path, blob: bytes, ndim: int) -> np.ndarray:
         if blob[:4] != magic:
             raise ValueError(f"it starts with {blob[:4].hex()}, an idx file of this kind with {magic.hex()}")
         shape = struct.unpack_from(f">{ndim}I", blob, 4)
-        if math.prod(shape) != len(blob) - start:  # before anything is allocated from the header's word
+        if math.prod(shape) != len(blob) - start:  # before memory is allocated by a size from the header
             raise ValueError(f"its header claims {math.prod(shape):,} bytes, it holds {len(blob) - start:,}")
         return np.frombuffer(blob, np.uint8, offset=start).reshape(shape).copy()  # writable
 
 
 class _Recorded:
-    """Stands in for numpy's array and dtype while unpickling: keeps what it is given, runs nothing."""
+    """Replaces numpy's array and dtype while unpickling: it stores its arguments and runs nothing."""
 
     def __init__(self, *args: object) -> None:
         self.args = args
@@ -129,7 +129,7 @@ _PICKLED: dict[tuple[str, str], Callable[..., object]] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the few names that a pickled numpy array needs, and no others."""
+    """Accepts only the few names that a pickled numpy array needs."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _PICKLED:

@@ -1,4 +1,4 @@
-"""Tables, CSV or Parquet: a row for each example, a column for its label, and perhaps one for its owner."""
+"""Tables, CSV or Parquet: a row for each example, a column for its label, and optionally one for its owner."""
 
 import csv
 import gzip
@@ -31,7 +31,7 @@ def load(path: Path) -> Table:
 
 
 def chosen(path: Path, table: Table, columns: Columns) -> Arrays:
-    """The columns that matter, as arrays."""
+    """The chosen columns as arrays."""
     rows = len(next(iter(table.values()), ()))
     if not rows:
         raise UserError(f"{path} is empty: expected a header and a row for each example")
@@ -80,7 +80,7 @@ def _refuse_missing(path: Path, name: str, column: np.ndarray, special: bool) ->
 
 
 def _plain(column: np.ndarray) -> list[object]:
-    """Values as they are to be called: 3 rather than 3.0."""
+    """Values as names: 3 instead of 3.0."""
     return [int(v) if isinstance(v, float) and v.is_integer() else v for v in column.tolist()]
 
 
@@ -106,7 +106,7 @@ def _opened(path: Path) -> TextIO:
 
 
 def _typed(texts: Iterable[str]) -> np.ndarray:
-    """Numbers if all that is there are numbers."""
+    """Numbers, if all values that are present are numbers."""
     stripped = ["" if (s := t.strip()).lower() in MISSING else s for t in texts]
     try:
         return np.array([float(t) if t else np.nan for t in stripped])

@@ -1,10 +1,10 @@
-"""`--track`: a run is followed into TensorBoard, trackio, W&B or MLflow, each in a process of its own.
+"""`--track`: sends a run to TensorBoard, trackio, W&B or MLflow, each from its own process.
 
-The process reads the run's files, which are complete at any moment, so that it can neither stop nor slow a run, and
-what it missed while it was away is sent when it comes back.
+The process reads the run's files, which are complete at any moment, so it can neither stop nor slow a run, and
+after an interruption it sends what was missed.
 
-    follow        the process: what is new in a run's files goes to its tracker
-    base          what a tracker is told
+    follow        the process: sends what is new in a run's files to its tracker
+    base          the interface of a tracker
     tensorboard, trackio, wandb, mlflow       one file for each
 """
 
@@ -55,17 +55,17 @@ class Tracked:
         return self
 
     def __call__(self, record: Mapping[str, Any] | None = None) -> None:
-        """A round is on disk: wake the trackers, and wait for none."""
+        """A round is on disk: wake the trackers, without waiting for them."""
         for name, process in list(self._processes.items()):
             assert process.stdin is not None
             if process.poll() is not None:
                 self._lost(name)
                 continue
-            with suppress(OSError):  # full: it will read the files anyway; closed: seen at the next round
+            with suppress(OSError):  # full: the process will read the files anyway; closed: noticed at the next round
                 os.write(process.stdin.fileno(), b"\n")
 
     def __exit__(self, *_: object) -> None:
-        """The trackers send what is left. Those that take long are left to themselves."""
+        """The trackers send what is left. Trackers that take long continue on their own."""
         for process in self._processes.values():
             assert process.stdin is not None
             with suppress(OSError):
@@ -86,7 +86,7 @@ class Tracked:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pa3dfl.runs.track.follow", name, str(self.path.resolve())],
                 stdin=subprocess.PIPE, stdout=out, stderr=out, bufsize=0,
-                start_new_session=True,  # Ctrl-C is for the run; its end is seen at standard input
+                start_new_session=True,  # Ctrl-C is for the run; its end shows at standard input
             )  # fmt: skip
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)

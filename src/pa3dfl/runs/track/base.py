@@ -1,4 +1,4 @@
-"""What a tracker is told of a run."""
+"""The interface of a tracker: what it receives of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

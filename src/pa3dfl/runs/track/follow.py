@@ -1,6 +1,6 @@
-"""The process that follows a run into one tracker: `python -m pa3dfl.runs.track.follow NAME DIR`.
+"""The process that sends a run to one tracker: `python -m pa3dfl.runs.track.follow NAME DIR`.
 
-Each byte on standard input says that a round is on disk; the end of it says that the run has ended, however it did.
+Each byte on standard input says that a round is on disk; the end of input says that the run has ended in any way.
 """
 
 import json
@@ -45,7 +45,7 @@ class Follower:
             self.tracker.clients(self.round, read_clients(self.run.path))
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The whole lines that were added since the last call."""
+        """The complete lines that were added since the last call."""
         file = self.run.path / "rounds.jsonl"
         if not file.is_file():
             return
