@@ -77,19 +77,27 @@ def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
 
 
 def newcomers_picture(records: Sequence[dict[str, Any]], out: Path) -> Path:
-    """Mean test accuracy of newcomers against the rounds that they trained, from `arrivals.of_newcomers`; a dashed line
-    shows the clients that were trained in."""
-    names = [f"{record['name']}, {record['rule']}" for record in records]
-    fig, ax = _axes(5.6 + 0.08 * max(map(len, names), default=0), 4.0, "newcomers")
-    ax.set_ylabel("mean test accuracy (%)")
-    trained = [r["trained_in"] for r in records]
-    for i, accuracy in enumerate(trained):
-        if accuracy is not None:
-            colour, *_ = _STYLES[i % len(_STYLES)]
-            ax.axhline(100 * accuracy, color=colour, linestyle=(0, (4, 4)), linewidth=0.9)
-    _plot(ax, names, [record["after"] for record in records], "-")
-    ax.set_xticks(sorted({k for record in records for k, _ in record["after"]}))
-    ax.set_xlabel("rounds that the newcomer trained; dashed: clients that were trained in")
+    """Mean test accuracy of newcomers against the rounds that they trained, from `arrivals.of_newcomers`.
+
+    One panel for each rule of testing; dashed lines show the clients that were trained in.
+    """
+    rules, names = (list(dict.fromkeys(record[key] for record in records)) for key in ("rule", "name"))
+    fig = Figure(figsize=(1.6 + 3.6 * len(rules) + 0.08 * max(map(len, names)), 4.0), layout="constrained")
+    FigureCanvasAgg(fig)
+    shown = [v for r in records for v in (r["trained_in"], *(a for _, a in r["after"])) if v is not None]
+    low, high = 100 * min(shown, default=0.0), 100 * max(shown, default=1.0)
+    for ax, rule in zip(fig.subplots(1, len(rules), sharey=True, squeeze=False)[0], rules, strict=True):
+        _style(ax, f"newcomers, {rule}")
+        ax.set_ylim(low - 2, high + 2)
+        of_rule = {record["name"]: record for record in records if record["rule"] == rule}
+        for i, name in enumerate(names):
+            if name in of_rule and of_rule[name]["trained_in"] is not None:
+                ax.axhline(100 * of_rule[name]["trained_in"], color=_STYLES[i][0], linestyle=(0, (4, 4)), linewidth=1)
+        curves = [of_rule[name]["after"] if name in of_rule else [] for name in names]
+        _plot(ax, names, curves, labelled=rule == rules[-1])
+        ax.set_xticks(sorted({k for record in of_rule.values() for k, _ in record["after"]}))
+        ax.set_xlabel("rounds of the newcomer; dashed: trained in")
+    fig.axes[0].set_ylabel("mean test accuracy (%)")
     return _save(fig, out)
 
 
@@ -128,20 +136,21 @@ def partition_picture(counts: np.ndarray, out: Path, title: str) -> Path:
     return _save(fig, out)
 
 
-def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, Any]]], only: str | None = None) -> bool:
-    """Draw fractions as percent, one labelled line per run that has points; returns whether any had."""
+def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, Any]]], labelled: bool = True) -> bool:
+    """Draw fractions as percent, one line per run that has points; returns whether any had."""
     ends = []
     for i, (name, curve) in enumerate(zip(names, curves, strict=True)):
         points = [(x, 100 * y) for x, y in curve if y is not None]
         if points:
             colour, marker, dash = _STYLES[i % len(_STYLES)]
-            (line,) = ax.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=only or dash)
+            (line,) = ax.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dash)
             line.set(linewidth=1.8, markersize=5 if len(points) <= 30 else 2)
             ends.append((*points[-1], name, colour))
     # The axis spans ten points at least, so that noise of one point does not look like a difference.
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, (low + high) / 2 - 5), max(high, (low + high) / 2 + 5))
-    _label_ends(ax, ends)
+    if labelled:
+        _label_ends(ax, ends)
     return bool(ends)
 
 
@@ -192,7 +201,10 @@ def _run_axes(runs: Sequence[Run]) -> tuple[Figure, Axes]:
 def _axes(width: float, height: float, title: str) -> tuple[Figure, Axes]:
     fig = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(fig)
-    ax = fig.add_subplot()
+    return fig, _style(fig.add_subplot(), title)
+
+
+def _style(ax: Axes, title: str) -> Axes:
     ax.set_title(title, loc="left", fontsize=12, color=_INK)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color("#888888")
@@ -201,7 +213,7 @@ def _axes(width: float, height: float, title: str) -> tuple[Figure, Axes]:
     ax.yaxis.label.set(color=_INK, fontsize=11)
     ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     ax.set_axisbelow(True)
-    return fig, ax
+    return ax
 
 
 def _save(fig: Figure, out: Path) -> Path:
