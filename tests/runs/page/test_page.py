@@ -73,7 +73,7 @@ def test_unfinished_not_yet_tested_and_without_capacities(tmp_path: Path) -> Non
     assert said(begun).startswith("No client has been tested yet")
     page.write([begun], tmp_path / "a.html", running=True)
     assert data_of(tmp_path / "a.html")["running"] is True
-    assert "Not finished: pa3dfl (round 6 of 6)." in said(write_run(tmp_path / "stopped", finished=False))
+    assert "Not finished: Pa3dFL (round 6 of 6)." in said(write_run(tmp_path / "stopped", finished=False))
     assert "the worst fifth, at equal capacity" in said(write_run(tmp_path / "ideal", ideal=True))
 
 
@@ -120,6 +120,18 @@ def test_wrong_calls_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     monkeypatch.setattr(page.importlib.util, "find_spec", lambda _: None)
     assert cli.main(["page", str(write_run(tmp_path / "a"))]) == 2
     assert capsys.readouterr().err == "pa3dfl: the page needs Bokeh: pip install 'pa3dfl[page]'\n"
+
+
+def test_clients_at_their_own_best_evaluations_are_explained(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", "local-only", clients=10, network=False)
+    note = "LocalOnly: each client keeps the model of its own best evaluation"
+    assert note not in page.write([path], tmp_path / "a.html").read_text()
+    text = (path / "clients.csv").read_text().splitlines()
+    rows = [line.split(",") for line in text[1:]]
+    for row in rows:
+        row[8] = row[10] = str(float(row[8]) + 0.01)
+    (path / "clients.csv").write_text("\n".join([text[0], *map(",".join, rows)]) + "\n")
+    assert note in page.write([path], tmp_path / "a.html").read_text()
 
 
 def test_a_page_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

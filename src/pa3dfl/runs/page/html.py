@@ -102,8 +102,20 @@ def notes(shown: Sequence[dict[str, Any]]) -> list[str]:
     for run in shown:
         if (n := len(run["trained"])) < run["everybody"]:
             found.append(f"{run['method']}: {n:,} of {run['everybody']:,} clients are shown, drawn at random.")
+        elif above_its_curve(run):
+            found.append(
+                f"{run['method']}: each client keeps the model of its own best evaluation, so that the mean over "
+                "clients is above the learning curve."
+            )
         if run["every"] > 1:
             found.append(f"{run['method']}: every {run['every']}th kept evaluation is shown.")
         if str(run["about"].get("evaluations_kept", "all")) != "all":
             found.append(f"{run['method']}: the run kept {run['about']['evaluations_kept']} evaluations.")
     return list(dict.fromkeys(found))
+
+
+def above_its_curve(run: dict[str, Any]) -> bool:
+    """Whether clients are shown at evaluations of their own rather than at one of all."""
+    chosen = [v for v in run["chosen"][run["tested"]] if v is not None]
+    curve = [v for v in run["curve"][run["tested"]] if v is not None]
+    return bool(chosen and curve) and sum(chosen) / len(chosen) > max(curve) + 1  # in hundredths of a percent

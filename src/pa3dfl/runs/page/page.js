@@ -17,7 +17,7 @@ const short = (s, n = 40) => s.length > n ? s.slice(0, n - 1) + "…" : s;
 const node = (tag, text, more = {}) => Object.assign(document.createElement(tag), {textContent: text ?? ""}, more);
 const num = (v, digits = 1) => v === null || v === undefined || Number.isNaN(v) ? "–" : v.toFixed(digits);
 const nan = v => v === null || v === undefined ? NaN : v;
-const size = b => b === null ? "–" : b >= 1e9 ? num(b / 1e9, 2) + " GB" : b >= 1e6 ? num(b / 1e6, 1) + " MB" : num(b / 1e3, 1) + " kB";
+const size = b => b === null ? "–" : b === 0 ? "0" : b >= 1e9 ? num(b / 1e9, 2) + " GB" : b >= 1e6 ? num(b / 1e6, 1) + " MB" : num(b / 1e3, 1) + " kB";
 const theme = () => S.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 const style = m => { const k = METHODS.indexOf(m), c = LINES[theme()]; return {colour: c[k % c.length], dash: DASHES[Math.floor(k / c.length) % 4], marker: MARKS[k % MARKS.length]}; };
 let doc, order = [], hover = null, rows = [];
