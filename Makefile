@@ -22,7 +22,9 @@ test: $(VENV)/.ready  ## all tests, in two processes; JOBS=1 for one
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 	@command -v chromium chromium-browser > /dev/null || echo "left out: tests of pages in a browser, there is no chromium here"
 
-test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine: three quarters of an hour on two cores
+SOAK := $(or $(PA3DFL_SOAK_MINUTES),30)
+test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine
+	@echo "about 75 minutes on two idle cores, and a soak of $(SOAK) minutes: PA3DFL_SOAK_MINUTES=5 makes it shorter"
 	$(BIN)/python -m pytest -m deploy tests/deploy
 
 bench: $(VENV)/.ready $(PEERS)/.ready  ## this library beside others; BENCH=--short for a trial

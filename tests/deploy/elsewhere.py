@@ -18,17 +18,20 @@ class Elsewhere:
             return "network namespaces need the command ip (Debian: iproute2)"
         try:
             self._ip("netns", "add", self.name)
-            self._ip("link", "add", self.cable[0], "type", "veth", "peer", "name", self.cable[1])
-            self._ip("link", "set", self.cable[1], "netns", self.name)
+            self._connect()
             self._ip("addr", "add", f"{self.here}/24", "dev", self.cable[0])
             self._ip("link", "set", self.cable[0], "up")
             self._ip("-n", self.name, "addr", "add", f"{self.there}/24", "dev", self.cable[1])
             self._ip("-n", self.name, "link", "set", self.cable[1], "up")
             self._ip("-n", self.name, "link", "set", "lo", "up")
-        except subprocess.CalledProcessError as e:
+        except (subprocess.CalledProcessError, OSError) as e:
             self.close()
-            return f"network namespaces are not available: {e.stderr.strip()}"
+            return f"network namespaces are not available: {getattr(e, 'stderr', str(e)).strip()}"
         return None
+
+    def _connect(self) -> None:
+        self._ip("link", "add", self.cable[0], "type", "veth", "peer", "name", self.cable[1])
+        self._ip("link", "set", self.cable[1], "netns", self.name)
 
     @property
     def prefix(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """A deployment with its real processes on this machine: TLS, keys, one process group for each node."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,10 +22,16 @@ def pa3dfl(*words: str) -> list[str]:
     return [sys.executable, "-m", "pa3dfl.cli", *words]
 
 
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, err = process.communicate(timeout=900)
+    return process.returncode, out + err
+
+
 class Live:
     def __init__(self, folder: Path, capacities: list[str], **options: Any) -> None:
         self.folder, self.capacities, self.deployment = folder, capacities, DeploymentFolder(folder / "site")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = dict(ENVIRONMENT)
         write_data(folder, len(capacities), rows=40 * len(capacities))
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -54,7 +61,12 @@ class Live:
     def execute(self, name: str, words: list[str], **environment: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                words, cwd=self.folder, env=ENVIRONMENT | environment, stdout=log, stderr=log, start_new_session=True
+                words,
+                cwd=self.folder,
+                env=self.environment | environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
@@ -76,9 +88,12 @@ class Live:
 
     def train(self, *flags: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        self.deployment.log.unlink(missing_ok=True)  # so that nobody takes an earlier training's words for this one's
+        # So that nobody takes an earlier training's words and rounds for this one's.
+        self.deployment.log.unlink(missing_ok=True)
+        if "--overwrite" in flags:
+            shutil.rmtree(self.deployment.run, ignore_errors=True)
         words = pa3dfl("deploy", "train", "site", *flags)
-        return subprocess.Popen(words, cwd=self.folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
     def wait_for(self, said: str, seconds: float = 300) -> None:
         """Until the server's program has said so."""
@@ -88,3 +103,11 @@ class Live:
                 return
             time.sleep(0.2)
         raise AssertionError(f"never said: {said}")
+
+    def wait_for_round(self, number: int, seconds: float = 300) -> None:
+        path, deadline = self.deployment.run / "rounds.jsonl", time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if path.exists() and len(path.read_text().splitlines()) >= number:
+                return
+            time.sleep(0.2)
+        raise AssertionError(f"no round {number}")

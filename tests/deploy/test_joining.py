@@ -1,6 +1,7 @@
 """Who may take part in a deployment, and what a node is told that may not."""
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from machines import Machines
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
+from pa3dfl.deploy import server
 from pa3dfl.deploy.capacity import check_capacity, share_of
-from pa3dfl.deploy.launcher import said
+from pa3dfl.deploy.launcher import said as line_of
+from pa3dfl.deploy.node import RealNode
 from pa3dfl.methods.assembly import configure
 
 
@@ -74,6 +77,91 @@ def test_a_node_with_another_capacity_keeps_its_width(tmp_path: Path) -> None:
     machines.train(resume=True)
     assert "node-0 has capacity 1/16 now: in this run it keeps the width of 1" in machines.deployment.log.read_text()
     assert [r["rejected"] for r in records(machines.deployment.run)] == [[], []]
+
+
+def test_more_rows_count_from_the_next_answer_on(tmp_path: Path) -> None:
+    """The file of a node is replaced before it trains in round 2."""
+    machines = Machines(tmp_path, CAPACITIES, method="ditto", per_round=3)
+
+    def before(node: int, order: dict[str, Any]) -> None:
+        if (node, order["kind"], order.get("round")) == (101, "train", 2):
+            with np.load("node-1.npz") as f:
+                np.savez("node-1.npz", x=np.concatenate([f["x"]] * 2), y=np.concatenate([f["y"]] * 2))
+
+    machines.before = before
+    machines.train()
+    made = records(machines.deployment.run)
+    assert [(r["participants"], r["rejected"]) for r in made] == [([0, 1, 2], [])] * 3
+    saved = json.loads(machines.deployment.registrations.read_text())["registrations"]
+    [few, many, _] = [s["sizes"][0] for s in saved]
+    assert many > few
+    log = machines.deployment.log.read_text()
+    assert log.count(f"node-1 has {many} training rows now, before {few}") == 1
+    machines.configure(rounds=4)
+    machines.train(resume=True)
+    assert records(machines.deployment.run)[-1]["rejected"] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"sizes": [9, 4, 4], "capacity": "1"}, "claims 32 training rows, declared 9"),
+        ({"sizes": [0, 4, 4], "capacity": "1"}, "says sizes [0, 4, 4]"),
+        ({"sizes": [24, 4, 4], "capacity": 7}, "says capacity '7'"),
+    ],
+)
+def test_false_numbers_of_rows(
+    said: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", per_round=3, rounds=1)
+    honest = RealNode.present
+
+    def lie(node: RealNode) -> dict[str, Any]:
+        training = any(order["kind"] == "train" for _, order in machines.orders)
+        return said if training and node.node["name"] == "node-1" else honest(node)
+
+    monkeypatch.setattr(RealNode, "present", lie)
+    machines.train()
+    [record] = records(machines.deployment.run)
+    assert record["rejected"] == [{"client": 1, "reason": reason}]
+
+
+@pytest.mark.parametrize("method", ["pa3dfl", "tailorfl", "lg-fedavg", "fedavg"])
+def test_a_client_number_passes_to_another_node(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0's key is unregistered in round 2. A node of another name and width comes, without any state."""
+    machines = Machines(
+        tmp_path, CAPACITIES, method=method, per_round=3, eval_every=1, timeout=1.0, patience=9, **SMALL.get(method, {})
+    )
+    monkeypatch.setattr(server, "left", lambda deployment, node: node not in machines.here)
+    heir = machines.node(0, "1/16", name="heir", folder=str(tmp_path / "heir"))
+
+    def before(node: int, order: dict[str, Any]) -> None:
+        if (order["kind"], order.get("round")) == ("train", 2):
+            machines.here.pop(100, None)
+            machines.here[103] = heir
+
+    machines.before = before
+    machines.train()
+    machines.configure(rounds=4)
+    machines.train(resume=True)
+    made = records(machines.deployment.run)
+    assert [r["rejected"] for r in made] == [[]] * 4
+    assert [r["participants"] for r in made] == [[0, 1, 2], [1, 2], [0, 1, 2], [0, 1, 2]]
+    assert {r["client"] for r in csv.DictReader((machines.deployment.run / "clients.csv").open())} == {"0", "1", "2"}
+    assert (tmp_path / "heir" / "model.json").exists()
+
+
+def test_a_name_passes_to_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same node with a new key: its width and its state stay."""
+    machines = Machines(tmp_path, CAPACITIES, method="ditto", per_round=3, rounds=2)
+    machines.train()
+    machines.here[103] = machines.here.pop(101)
+    machines.configure(rounds=3)
+    monkeypatch.setattr(server, "left", lambda deployment, node: node not in machines.here)
+    machines.train(resume=True)
+    [last] = [o for node, o in machines.orders if node == 103 and o["kind"] == "train"]
+    assert (last["client"], last["receipt"]) == (1, 2)
+    assert records(machines.deployment.run)[-1]["rejected"] == []
 
 
 def test_a_late_node_with_rows_of_another_kind_stays_out(tmp_path: Path) -> None:
@@ -161,7 +249,7 @@ def test_a_round_in_a_line() -> None:
         "round": 2, "participants": [0, 3], "missing": [1], "rejected": [{"client": 2, "reason": "norm 1e+30"}],
         "train_loss": 1.25, "test_accuracy": 0.5, "untested": [1], "seconds": 3.2,
     }  # fmt: skip
-    assert said(record, 9, {1: "node-1", 2: "node-2"}) == (
+    assert line_of(record, 9, {1: "node-1", 2: "node-2"}) == (
         "round 2/9: 2 answered, missing node-1, rejected node-2: norm 1e+30, loss 1.250, accuracy 50.0%, "
         "not tested node-1, 3 s"
     )

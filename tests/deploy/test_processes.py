@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,18 +16,15 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
 
-from live import Live
+from compared import survivors
+from live import Live, finish
 from machines import OPTIONS
 from safetensors.torch import load_file
 
 from pa3dfl.core.tree import Tree
-from pa3dfl.data import load
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
-from pa3dfl.engines import Round
-from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
 from pa3dfl.federation.checkpoint import Checkpoints
-from pa3dfl.methods import assembly
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 CAPACITIES = ["1", "1/4", "1/16"]
@@ -49,11 +45,6 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 def without_time(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in r.items() if k != "seconds"} for r in records(path)]
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, err = process.communicate(timeout=900)
-    return process.returncode, out + err
 
 
 def alone(live: Live, out: str, **changes: Any) -> Path:
@@ -129,26 +120,10 @@ def test_a_node_that_comes_back_has_its_state(three: Live) -> None:
     assert code == 0, out
     seen = records(three.deployment.run)
     assert 1 not in seen[-1].get("missing", []), "it never took part again"
-    server, private = survivors(three, [r.get("missing", []) for r in seen])
+    server, private = survivors(three.folder, three.capacities, [r.get("missing", []) for r in seen])
     assert same(server, saved(three.deployment.run).server)
     receipt = saved(three.deployment.run).private[1]
     assert same(private[1], load_file(folder / f"private.{int(receipt['round'])}.safetensors"))
-
-
-def survivors(live: Live, missing: list[list[int]]) -> tuple[Tree, dict[int, Tree]]:
-    """The server's and the clients' state after rounds of Ditto in which these clients were missing."""
-    settings = {"method": "ditto", "setting": f"list:{','.join(live.capacities)}", "clients": len(live.capacities)}
-    config = assembly.configure(OPTIONS | settings | {"data": str(live.folder / "all.npz"), "engine": "sequential"})
-    torch.set_num_threads(1)
-    method = assembly.make_method(config)
-    task = assembly.make_task(config, method, load(config.data))
-    server, private = method.init_server(task), {}
-    for rnd, dead in enumerate(missing, 1):
-        updates = Sequential().train(Round(method, task, server, private, task.clients, rnd))
-        updates = [u for u in updates if u.client.id not in dead]
-        private |= {u.client.id: u.private for u in updates}
-        server = method.aggregate(task, server, updates, rnd)
-    return server, private
 
 
 def test_who_is_not_known_does_not_get_in(three: Live) -> None:
@@ -209,7 +184,7 @@ def test_killed_in_the_middle_of_a_round(k: int, eight: Live) -> None:
     assert first["missing"] == second["missing"] == dead
     assert first["seconds"] <= TIMEOUT + 5
     assert second["untested"] == dead
-    assert same(survivors(eight, [dead, dead])[0], saved(eight.deployment.run).server)
+    assert same(survivors(eight.folder, eight.capacities, [dead, dead])[0], saved(eight.deployment.run).server)
 
 
 def test_all_methods_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
@@ -24,12 +23,12 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from starlette.testclient import TestClient
+from starlette.testclient import TestClient, httpx
 from test_access import SECRET, STRANGER, Server
 
 from pa3dfl.deploy.app import BUNDLE
 from pa3dfl.deploy.executor import ACQUIRE
-from pa3dfl.deploy.grid import PromptGrid
+from pa3dfl.deploy.grid import Patience, PromptGrid
 from pa3dfl.deploy.sweep import sweep
 from pa3dfl.engines.flower.engine import content, record
 
@@ -226,3 +225,21 @@ def test_what_nobody_answers_is_deleted(server: Server, nodes: tuple[Speaker, Sp
 
 def stored(state: Any) -> int:
     return len(state.object_store)
+
+
+def test_a_server_that_fails_is_asked_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    import httpx
+
+    def failed(status: int) -> httpx.HTTPStatusError:
+        return httpx.HTTPStatusError("", request=httpx.Request("POST", "/"), response=httpx.Response(status))
+
+    now = [100.0]
+    monkeypatch.setattr("pa3dfl.deploy.grid.time.monotonic", lambda: now[0])
+    giveup = Patience(lambda e: True)
+    assert giveup(failed(404))
+    for now[0] in (100.0, 130.0, 160.0):
+        assert not giveup(failed(500))
+    now[0] = 161.0
+    assert giveup(failed(500))
+    now[0] = 300.0
+    assert not giveup(failed(500)), "another failure, later"

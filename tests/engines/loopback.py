@@ -37,6 +37,9 @@ class Nodes(Postbox):
     def nodes(self) -> dict[int, int]:
         return {c.id: 100 + c.id for c in self.task.clients}
 
+    def heard(self, client: int, facts: Facts) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -178,6 +178,19 @@ def test_who_does_not_answer_is_not_waited_for_longer(make_task: Make, tmp_path:
     assert nodes.engine(timeout=0.2).train(Round(method, task, fresh(method, task), {}, task.clients, 1)) == []
 
 
+def test_a_round_waits_until_somebody_can_be_reached(
+    make_task: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = find("fedavg")()
+    task = make_task(method)
+    nodes = Nodes(method, task, tmp_path)
+    seen = iter([{}, {}, nodes.nodes()])
+    monkeypatch.setattr(nodes, "nodes", lambda: next(seen))
+    monkeypatch.setattr("pa3dfl.engines.flower.engine.ASK_AGAIN_SECONDS", 0.01)
+    updates = nodes.engine().train(Round(method, task, fresh(method, task), {}, task.clients, 1))
+    assert [u.client.id for u in updates] == [0, 1, 2, 3]
+
+
 def test_scores_from_a_liar_are_left_out(make_task: Make, tmp_path: Path) -> None:
     method = find("fedavg")()
     task = make_task(method)
@@ -223,6 +236,7 @@ def test_the_state_store_keeps_what_the_server_may_ask_for(tmp_path: Path) -> No
         states.load(3)
     states.settle(None)
     assert states.rounds() == []
+    assert states.load(7) is None  # the disk is new: it starts afresh
 
 
 def test_a_rejected_round_leaves_no_private_state(make_task: Make, tmp_path: Path) -> None:

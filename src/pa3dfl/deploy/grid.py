@@ -4,10 +4,12 @@ In Flower 1.41 `pull_messages` waits for the objects of every answer that has be
 uploads, that takes three minutes; a malicious node can make it hours. This grid fetches such an answer later.
 """
 
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import httpx
 from flwr.app import Message
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.message_pb2 import Message as MessageProto
@@ -20,6 +22,8 @@ from flwr.supercore.inflatable.inflatable_utils import (
     inflate_object_from_contents,
 )
 from flwr.superlink.grid import HttpGrid
+
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass
@@ -40,9 +44,27 @@ class Arriving:
         return float(self.message.metadata.created_at + self.message.metadata.ttl) < time.time()
 
 
+class Patience:
+    """Says when to give a request up. Flower does so at once when its server fails, as with a locked database."""
+
+    def __init__(self, giveup: Callable[[Exception], bool]) -> None:
+        self.giveup = giveup
+        self._first = self._last = -math.inf
+
+    def __call__(self, e: Exception) -> bool:
+        if not isinstance(e, httpx.HTTPStatusError) or e.response.status_code != httpx.codes.INTERNAL_SERVER_ERROR:
+            return self.giveup(e)
+        now = time.monotonic()
+        if now - self._last > PATIENCE_SECONDS:
+            self._first = now
+        self._last = now
+        return now - self._first > PATIENCE_SECONDS
+
+
 class PromptGrid(HttpGrid):
     def __init__(self, address: str, insecure: bool, root: bytes | None, *, token: str) -> None:
         super().__init__(address, insecure, root, token=token)
+        self._retry_invoker.should_giveup = Patience(self._retry_invoker.should_giveup or (lambda e: True))
         self._arriving: list[Arriving] = []
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
-from pa3dfl.deploy.control_client import ControlClient, wait_for_server
+from pa3dfl.deploy.control_client import ControlClient, server_answers, wait_for_server
 from pa3dfl.deploy.folder import DeploymentFolder, deployment_config
 from pa3dfl.deploy.status import client_names
 
@@ -63,10 +63,12 @@ def follow(deployment: DeploymentFolder, control: ControlClient, run: int, ticke
         if time.monotonic() - asked > ASK_SECONDS:
             asked = time.monotonic()
             state = control.status(run)
-            if state is None or state.startswith("finished"):
+            # A server that is there but slow to answer has not ended.
+            gone = state is None and not server_answers(deployment)
+            if gone or (state or "").startswith("finished"):
                 time.sleep(1)
                 if not outcome(deployment, ticket):
-                    reason = "the server does not answer" if state is None else f"the server's program ended ({state})"
+                    reason = "the server does not answer" if gone else f"the server's program ended ({state})"
                     raise UserError(
                         f"{reason}: `pa3dfl deploy train {deployment.path} --resume` continues once it is back"
                     )

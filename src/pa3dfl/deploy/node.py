@@ -36,6 +36,8 @@ def on_message(message: Message, context: Context) -> Message:
     try:
         order, blob = content(message)
         facts, reply = node.introduce(order) if order["kind"] == "who" else answer(node, order, blob)
+        if order["kind"] in ("train", "test") and "error" not in facts:
+            facts |= node.present()
     except (UserError, Refused) as e:
         facts, reply = {"error": str(e)}, b""
     if "error" in facts:
@@ -78,17 +80,20 @@ class RealNode:
         """Describe the data of this node. A histogram of bytes is sent only if the statistics are not known by name."""
         config, x = self.config(order), self.arrays.x
         images = x.dtype == np.uint8
-        parts = split_one(0, np.arange(len(x)), config.seed)
         shape = tuple(x.shape[1:])
         return {
             "name": str(self.node["name"]),
             "r": str(share_of(str(self.node["capacity"]), config, shape, max(2, self.arrays.classes))),
-            "sizes": [len(parts.train), len(parts.val), len(parts.test)],
             "shape": list(shape),
             "classes": self.arrays.classes,
             "bytes": images,
             "histogram": histogram(x).tolist() if images and config.data not in STATISTICS else None,
-        }, b""
+        } | self.present(), b""
+
+    def present(self) -> Facts:
+        """What may change between rounds."""
+        parts = split_one(0, np.arange(len(self.arrays.y)), 0)  # the numbers are the same for every client and seed
+        return {"sizes": [len(parts.train), len(parts.val), len(parts.test)], "capacity": str(self.node["capacity"])}
 
     def local_run(self, order: Facts) -> LocalRun:
         if order["rejected"]:
@@ -99,7 +104,10 @@ class RealNode:
         task = node_task(config, common, self.arrays, order["client"], widths, r)
         worker = engine_of("sequential", task.device)
         assert isinstance(worker, Sequential)
-        return LocalRun(make_method(config), task, worker, StateStore(self.state(order), keep=3))
+        states = StateStore(self.state(order), keep=3)
+        if order["receipt"] is not None and not states.rounds():
+            say(f"there is no private state in {states.folder}: this node starts afresh")
+        return LocalRun(make_method(config), task, worker, states)
 
     def state(self, order: Facts) -> Path:
         token = str(order["run"])

@@ -4,10 +4,8 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from fractions import Fraction
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -15,35 +13,15 @@ from flwr.serverapp import Grid
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
-from pa3dfl.core.options.capacity import parse_ratio
+from pa3dfl.deploy.registration import Registration, capacity_of, registration_of, restored, sizes_of
 from pa3dfl.deploy.tasks import Common, Sizes, agree
 from pa3dfl.engines.flower.engine import GONE, content, record
-from pa3dfl.engines.flower.messages import Facts, Refused, whole
+from pa3dfl.engines.flower.messages import Facts, Refused
 
 # After these times, a node is asked for its description again: without an answer, or after a refused one.
 ASK_AGAIN_SECONDS = 120.0
 RETRY_SECONDS = 30.0
 LOOK_SECONDS = 0.2
-
-
-@dataclass
-class Registration:
-    """A node's description of itself, sent once before training."""
-
-    name: str
-    node: int
-    r: str
-    sizes: Sizes
-    shape: tuple[int, ...]
-    classes: int
-    bytes: bool
-    histogram: list[list[int]] | None
-    newcomer: bool = False
-    """It came after the last round, and took no part in training."""
-
-    @property
-    def share(self) -> Fraction:
-        return parse_ratio(self.r, "capacity")
 
 
 class ClientRegistry:
@@ -56,6 +34,10 @@ class ClientRegistry:
         """Called with the client number and the registration of a late node; returns None or why it is refused."""
         self.joining = False
         """Whether late nodes come after the last round; there is then room for any number of them."""
+        self.recount: Callable[[int, Sizes], None] = lambda i, sizes: None
+        """Called when a client has other numbers of rows than before."""
+        self.left: Callable[[int], bool] = lambda node: False
+        """Whether a node is gone for good: its key was unregistered."""
         self._here: dict[int, Registration] = {}
         self._later: dict[int, tuple[float, str]] = {}
         self._asked: dict[str, tuple[int, float]] = {}
@@ -106,7 +88,7 @@ class ClientRegistry:
         try:
             saved = json.loads(self.file.read_text())
             self.token, self.common = saved["token"], Common.of(saved["common"])
-            self.registrations = [None if s is None else _restored(s) for s in saved["registrations"]]
+            self.registrations = [None if s is None else restored(s) for s in saved["registrations"]]
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise UserError(f"{self.file} cannot be read ({e}): start a new run") from None
         known = {s.name for s in self.registrations if s is not None}
@@ -119,6 +101,12 @@ class ClientRegistry:
     def nodes(self) -> dict[int, int]:
         online = set(self._meet())
         return {i: s.node for i, s in enumerate(self.registrations) if s is not None and s.node in online}
+
+    def heard(self, client: int, facts: Facts) -> None:
+        """Take over what an answer says of its node."""
+        registration = self.registrations[client]
+        if registration is not None:
+            self._renew(client, registration, sizes_of(facts), capacity_of(facts))
 
     def close(self) -> None:
         """Nothing to do: nodes outlive the server."""
@@ -144,7 +132,7 @@ class ClientRegistry:
         try:
             registration = registration_of(node, content(reply)[0])
             other = next((s for s in self._here.values() if s.name == registration.name), None)
-            if other is not None and (self.secure or other.node in set(self.grid.get_node_ids())):
+            if other is not None and self._present(other.node):
                 raise Refused(f"the name {registration.name!r} is taken")
         except Refused as e:
             self._turn_away(node, str(e))
@@ -154,6 +142,10 @@ class ClientRegistry:
         self._here[node] = registration
         if self.registrations:
             self._settle(node, registration)
+
+    def _present(self, node: int) -> bool:
+        """Whether a name still belongs to this node. Without keys, a node has another number at every start."""
+        return not self.left(node) if self.secure else node in set(self.grid.get_node_ids())
 
     def _settle(self, node: int, registration: Registration) -> None:
         try:
@@ -168,56 +160,37 @@ class ClientRegistry:
         self._later[node] = (time.monotonic() + RETRY_SECONDS, reason)
 
     def _place(self, registration: Registration) -> None:
-        """Give a node that comes back its client number, and a late node a free one."""
-        for old in self.registrations:
+        """Give a node that comes back its client number, and a late node a free one or that of a node that left."""
+        for i, old in enumerate(self.registrations):
             if old is not None and old.name == registration.name:
-                if self.secure and old.node != registration.node:
+                if self.secure and old.node != registration.node and not self.left(old.node):
                     raise Refused(f"the name {registration.name!r} belongs to another key")
                 old.node = registration.node
-                if registration.r != old.r:
-                    name, r = registration.name, registration.r
-                    self.say(f"{name} has capacity {r} now: in this run it keeps the width of {old.r}")
+                self._renew(i, old, registration.sizes, registration.capacity)
                 return
-        free = [*self.registrations, None].index(None)
-        if free == len(self.registrations) and not self.joining:
+        free = [i for i, old in enumerate(self.registrations) if old is None]
+        free += [i for i, old in enumerate(self.registrations) if not self.joining and old and self.left(old.node)][:1]
+        if not free and not self.joining:
             raise Refused(f"{registration.name!r}: all {len(self.registrations)} client numbers are taken")
-        reason = self.admit(free, registration) if self.admit else None
+        i = free[0] if free else len(self.registrations)
+        reason = self.admit(i, registration) if self.admit else None
         if reason is not None:
             raise Refused(f"{registration.name!r}: {reason}")
+        before = self.registrations[i] if free else None
         registration.newcomer = self.joining
-        self.registrations[free : free + 1] = [registration]
+        self.registrations[i : i + 1] = [registration]
         self.save()
-        self.say(f"{registration.name} came later and is client {free}")
+        place = f" in place of {before.name}, whose key was unregistered" if before else ""
+        self.say(f"{registration.name} came later and is client {i}{place}")
 
-
-def _restored(saved: dict[str, Any]) -> Registration:
-    return Registration(**(saved | {"sizes": tuple(saved["sizes"]), "shape": tuple(saved["shape"])}))
-
-
-def registration_of(node: int, facts: dict[str, Any]) -> Registration:
-    """Check a node's description of itself."""
-    if "error" in facts:
-        raise Refused(str(facts["error"])[:500])
-    name, r, shape, sizes = (facts.get(k) for k in ("name", "r", "shape", "sizes"))
-    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
-        raise Refused("a node without a name")
-    lists = isinstance(shape, list) and isinstance(sizes, list) and len(sizes) == 3 and 0 < len(shape) <= 4
-    if not lists or not all(type(v) is int and 0 < v < 2**31 for v in (*shape, *sizes)):  # type: ignore[misc]
-        raise Refused(f"{name!r} says shape {str(shape)[:40]} and sizes {str(sizes)[:40]}")
-    counts = facts.get("histogram")
-    if counts is not None:
-        try:
-            table = np.array(counts, dtype=np.int64)
-        except (ValueError, TypeError, OverflowError):
-            raise Refused(f"{name!r} has no proper histogram") from None
-        if table.shape != (shape[0], 256) or table.min() < 0 or table.sum(1).min() < 1:  # type: ignore[index]
-            raise Refused(f"{name!r} has no proper histogram")
-    classes = whole(facts, "classes")
-    if not 0 < classes <= 1_000_000:
-        raise Refused(f"{name!r} says {classes} classes")
-    try:
-        share = parse_ratio(str(r)[:40], "capacity")
-    except UserError as e:
-        raise Refused(f"{name!r}: {e}") from None
-    images = facts.get("bytes") is True
-    return Registration(name, node, str(share), tuple(sizes), tuple(shape), classes, images, counts)  # type: ignore[arg-type]
+    def _renew(self, client: int, old: Registration, sizes: Sizes, capacity: str) -> None:
+        """A node may have other rows or another capacity than before. Its width stays until the next run."""
+        if (old.sizes, old.capacity) == (sizes, capacity):
+            return
+        if old.sizes != sizes:
+            self.say(f"{old.name} has {sizes[0]} training rows now, before {old.sizes[0]}")
+            self.recount(client, sizes)
+        if old.capacity not in ("", capacity):
+            self.say(f"{old.name} has capacity {capacity} now: in this run it keeps the width of {old.r}")
+        old.sizes, old.capacity = sizes, capacity
+        self.save()

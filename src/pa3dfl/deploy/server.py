@@ -5,23 +5,27 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from pa3dfl.core.errors import UserError
+from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.deploy.control_client import ControlClient
 from pa3dfl.deploy.folder import DeploymentFolder, deployment_config
 from pa3dfl.deploy.join import arrivals, join
-from pa3dfl.deploy.registry import ClientRegistry, Registration
-from pa3dfl.deploy.tasks import NOBODY, server_task, slot_widths
+from pa3dfl.deploy.registration import Registration
+from pa3dfl.deploy.registry import ClientRegistry
+from pa3dfl.deploy.tasks import NOBODY, Sizes, server_task, slot_widths
 from pa3dfl.engines.flower.engine import Flower
 from pa3dfl.experiments.api import federation_of, finish
 from pa3dfl.methods.assembly import configure, flat, make_method
@@ -40,8 +44,14 @@ def serve(grid: Grid, context: Context) -> None:
             redeem(deployment, ticket)
             wanted, patience = int(given["wait-for"]), float(given["patience"])
             line = train(grid, deployment, bool(given["resume"]), bool(given["join"]), wanted, patience)
+    except Interrupted as e:
+        line = f"stopped after round {e.round}: `pa3dfl deploy train {deployment.path} --resume` continues"
+        write_outcome(deployment, ticket, False, line)
+        raise
     except BaseException as e:
         reason = str(e) if isinstance(e, (UserError, OSError)) else f"{type(e).__name__}: {e}"
+        if isinstance(e, httpx.HTTPStatusError):
+            reason = f"Flower's server failed ({e.response.status_code}): its log says why; --resume continues"
         write_outcome(deployment, ticket, False, " ".join(reason.split()))
         raise
     write_outcome(deployment, ticket, True, line)
@@ -76,6 +86,7 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
     registry = ClientRegistry(
         grid, deployment.registrations, shared | {"kind": "who"}, not deployment.settings()["insecure"], say
     )
+    registry.left = partial(left, deployment)
     if not joining:
         registry.gather(wanted or (config.clients or 1), patience)
     if (resume or joining) and deployment.registrations.exists():
@@ -107,6 +118,8 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
             task.model.shapes(widths[i])
         except UserError as e:
             return str(e)
+        if i < len(task.clients) and task.clients[i].n:
+            federation.replaced.add(i)
         place = slice(i, i + 1)  # of a free number, or behind the last one
         task.clients[place] = [Client(i, registration.share, widths[i], registration.sizes[0])]
         task.data.declared[place] = [registration.sizes]  # type: ignore[attr-defined]
@@ -114,9 +127,13 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
         federation.joined = True
         return None
 
+    def recount(i: int, sizes: Sizes) -> None:
+        task.clients[i] = replace(task.clients[i], n=sizes[0])
+        task.data.declared[i] = sizes  # type: ignore[attr-defined]
+
     engine = Flower(registry, setup, config.timeout)
     federation = federation_of(config, method, task, engine, directory)
-    registry.admit = admit
+    registry.admit, registry.recount = admit, recount
     if joining:
         task = arrivals(registry, task, directory, config.newcomer_rounds, wanted or 1, patience)
         return join(federation_of(config, method, task, engine, directory), engine, say)
@@ -127,6 +144,17 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
         summary = finish(config, federation, state)
     accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best.round}"
     return f"{accuracy} of {state.round}; {len(kept)} nodes hold their model; {deployment.run}"
+
+
+def left(deployment: DeploymentFolder, node: int) -> bool:
+    """Whether the key of a node that was registered is registered no more."""
+    if deployment.settings()["insecure"]:
+        return False
+    try:
+        with closing(ControlClient(deployment)) as control:
+            return node not in control.nodes()[0].values()
+    except UserError:  # the server does not answer
+        return False
 
 
 def task_of(config: Config, registry: ClientRegistry) -> Task:

@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from flwr.common.constant import ISOLATION_MODE_PROCESS, TRANSPORT_TYPE_GRPC_RERE
+from flwr.supercore import sql_mixin
 from flwr.supercore.http_logging import get_uvicorn_log_config
 from flwr.supercore.logger import console_handler
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
@@ -81,6 +82,8 @@ def fleet_paths(app: Any) -> list[str]:
 def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
     # The database holds the tokens of running tasks: other users must not read it.
     umask = os.umask(0o077)
+    # SQLite waits so long for a lock: on a busy machine Flower's five seconds are not enough.
+    sql_mixin.SQLITE_PRAGMAS += (("busy_timeout", "60000"),)  # type: ignore[attr-defined, assignment]
     database, secret_file = deployment.path.resolve() / "superlink.db", deployment.home() / "executor.secret"
     if database.exists():
         database.chmod(0o600)

@@ -44,6 +44,8 @@ class Federation:
         """Called with the record of every round, when it is on disk."""
         self.joined = False
         """Whether clients have joined, or changed their width, since the server's state was made."""
+        self.replaced: set[int] = set()
+        """Clients that another machine has taken over since the last round."""
         self._unsaved: set[int] = set()
         self._saved_round = 0
         self._shapes: dict[Fraction, Tree] = {}
@@ -189,6 +191,8 @@ class Federation:
         """What the engine needs to train or test these clients."""
         if self.joined:
             state.server, self.joined = self.method.extend(self.task, state.server), False
+        while self.replaced:
+            state.kept.pop(self.replaced.pop(), None)
         return Round(
             self.method, self.task, state.server, state.private, clients, rnd, self.plan.select, scored, self._shapes,
             sent, self.plan.tested == "kept",
@@ -234,6 +238,8 @@ class Federation:
     def write_clients(self, state: State) -> None:
         """Write clients.csv from the best evaluations so far."""
         for client in (self.task.clients[s.client] for s in state.best.scores):
+            if client.width not in self._shapes:  # of a client that another machine has taken over
+                self.work(state, [client], state.round).download([client])
             if client.width not in self._shares:
                 self._shares[client.width] = share(self.method, self.task, client, self._shapes[client.width])
         by_rule = {rule: best.scores for rule, best in state.bests.items()}

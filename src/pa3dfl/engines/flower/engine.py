@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -29,6 +29,7 @@ from pa3dfl.methods import Score, Update
 from pa3dfl.methods.problem import Client, Task
 
 POLL_SECONDS = 0.1
+ASK_AGAIN_SECONDS = 1.0
 RECORD, RECEIPT = "pa3dfl", "round"
 # Errors of a node that is gone: it counts as missing. Other errors count as a bad answer.
 GONE = (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
@@ -45,6 +46,10 @@ class Network(Protocol):
 
     def nodes(self) -> dict[int, int]:
         """The node id of each reachable client."""
+        ...
+
+    def heard(self, client: int, facts: Facts) -> None:
+        """Called with the facts of every answer: they may say that the client's data or capacity is another now."""
         ...
 
     def close(self) -> None: ...
@@ -74,9 +79,11 @@ class Flower(Engine):
         ]
         guard = self._guards.setdefault(task, Guard(method, task))
         updates = []
-        for client, reply in self._ask(orders, tick):
+        for client, reply in self._ask(lambda: orders, tick):
             try:
-                update = update_of(client, rnd, reply, guard.spec(client, work.shapes), task.device)
+                facts, blob = self._read(client, rnd, "train", reply)
+                client = task.clients[client.id]
+                update = update_of(client, rnd, facts, blob, guard.spec(client, work.shapes), task.device)
             except Refused as e:
                 update = Update(client, {}, 0, {}, math.nan, 0, str(e))
             update.bytes_down = sizes[client.id]
@@ -93,9 +100,10 @@ class Flower(Engine):
                     yield c, self._order("test", c, work.private, rnd) | what, down
 
         scores: dict[int, list[Score]] = {}
-        for client, reply in self._ask(orders(), tick):
+        for client, reply in self._ask(orders, tick):
             try:
-                scores.setdefault(client.id, scores_of(client, rnd, rules, reply))
+                facts, _ = self._read(client, rnd, "test", reply)
+                scores.setdefault(client.id, scores_of(client, rules, facts))
             except Refused as e:
                 self._verdicts[client.id] = f"round {rnd}: test: {e}"
         return [score for i in sorted(scores) for score in scores[i]]
@@ -109,7 +117,7 @@ class Flower(Engine):
         self._best = best_round
         members = [c for c in task.clients if c.n]
         orders: list[Order] = [(c, self._order("keep", c, {}, best_round) | {"own": per_client}, {}) for c in members]
-        return [client.id for client, reply in self._ask(orders, silent) if not failed(reply)]
+        return [client.id for client, reply in self._ask(lambda: orders, silent) if not failed(reply)]
 
     def close(self) -> None:
         self.network.close()
@@ -125,12 +133,28 @@ class Flower(Engine):
             "best": self._best,
         }
 
-    def _ask(self, orders: Iterable[Order], tick: Tick) -> list[Answer]:
-        """Send orders and return the replies before the deadline, sorted by client. Absent nodes are skipped."""
-        grid, nodes, deadline = self.network.grid, self.network.nodes(), time.monotonic() + self.timeout
+    def _read(self, client: Client, rnd: int, kind: str, reply: Message) -> tuple[Facts, bytes]:
+        facts, blob = reply_of(client, rnd, kind, reply)
+        self.network.heard(client.id, facts)
+        return facts, blob
+
+    def _ask(self, orders: Callable[[], Iterable[Order]], tick: Tick) -> list[Answer]:
+        """Send orders and return the replies before the deadline, sorted by client.
+
+        If nobody can be reached, for example because the network was cut or the clock has jumped, all are asked again.
+        """
+        deadline = time.monotonic() + self.timeout
+        while not (answers := self._ask_once(orders(), deadline, tick)) and time.monotonic() < deadline:
+            time.sleep(min(ASK_AGAIN_SECONDS, self.timeout))
+        return sorted(answers, key=lambda a: a[0].id)
+
+    def _ask_once(self, orders: Iterable[Order], deadline: float, tick: Tick) -> list[Answer]:
+        """Absent nodes are skipped, and so is a node that has just taken over a client number with another width."""
+        grid, nodes = self.network.grid, self.network.nodes()
+        widths = self.setup.get("widths", {})
         asked: dict[str, Client] = {}
         for client, facts, tree in orders:
-            if client.id in nodes:
+            if client.id in nodes and (not widths or widths[client.id] == str(client.width)):
                 message = Message(record(facts, pack(tree)), nodes[client.id], "query", ttl=self.timeout)
                 asked |= {i: client for i in grid.push_messages([message]) if i}
         pending, answers = set(asked), []
@@ -142,7 +166,7 @@ class Flower(Engine):
                     tick()
                 pending.discard(about)
             time.sleep(POLL_SECONDS if pending else 0)
-        return sorted(answers, key=lambda a: a[0].id)
+        return answers
 
 
 def record(facts: Facts, blob: bytes) -> RecordDict:
@@ -179,8 +203,7 @@ def reply_of(client: Client, rnd: int, kind: str, message: Message) -> tuple[Fac
     return facts, blob
 
 
-def update_of(client: Client, rnd: int, message: Message, spec: Spec, device: torch.device) -> Update:
-    facts, blob = reply_of(client, rnd, "train", message)
+def update_of(client: Client, rnd: int, facts: Facts, blob: bytes, spec: Spec, device: torch.device) -> Update:
     n, loss = whole(facts, "n"), number(facts, "loss")
     tree = {k: v.to(device) for k, v in unpack(blob, size_limit(spec)).items()}
     receipt = {RECEIPT: torch.tensor(rnd)} if facts.get("keeps") is True else {}
@@ -188,8 +211,7 @@ def update_of(client: Client, rnd: int, message: Message, spec: Spec, device: to
     return Update(client, tree, n, receipt, loss, 0, score=score)
 
 
-def scores_of(client: Client, rnd: int, rules: Sequence[str], message: Message) -> list[Score]:
-    facts, _ = reply_of(client, rnd, "test", message)
+def scores_of(client: Client, rules: Sequence[str], facts: Facts) -> list[Score]:
     held = facts.get("scores")
     if not isinstance(held, list) or len(held) != len(rules):
         raise Refused(f"no scores by the rules {', '.join(rules)}")

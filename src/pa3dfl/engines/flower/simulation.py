@@ -85,6 +85,9 @@ class Simulation:
     def nodes(self) -> dict[int, int]:
         return dict(enumerate(sorted(self.grid.get_node_ids())))
 
+    def heard(self, client: int, facts: Facts) -> None:
+        """Nothing to do: the data of a simulation does not change."""
+
     def close(self) -> None:
         self._over.set()
         if self._thread is not None:

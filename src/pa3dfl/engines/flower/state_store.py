@@ -22,7 +22,8 @@ class StateStore:
     """How many accepted states to keep: a server that resumes from a checkpoint asks for an older one."""
 
     def load(self, receipt: int | None) -> Tree | None:
-        if receipt is None:
+        """The state of that round. A node without any state starts afresh: its disk or its client number is new."""
+        if receipt is None or not self.rounds():
             return None
         path = self._file(receipt)
         try:

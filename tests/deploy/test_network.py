@@ -1,0 +1,81 @@
+"""Real nodes at the end of a bad line: it is cut for a minute, then slow and lossy."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
+
+from bad_line import BadLine
+from compared import CAPACITIES, records, same, saved, survivors
+from live import Live, finish
+from machines import OPTIONS
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
+CUT_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def line() -> Iterator[BadLine]:
+    line = BadLine()
+    if reason := line.why_not():
+        pytest.skip(reason)
+    yield line
+    line.close()
+
+
+@pytest.fixture(scope="module")
+def live(line: BadLine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Node 0 is on the server's machine, the others are behind the line."""
+    options = OPTIONS | {"method": "ditto", "per_round": 3, "timeout": 150.0, "eval_every": 100, "host": line.here}
+    with Live(tmp_path_factory.mktemp("network"), CAPACITIES, **options) as live:
+        live.server()
+        for i in range(3):
+            live.node(i, prefix=line.prefix if i else ())
+        yield live
+
+
+def seconds(path: Path) -> list[float]:
+
+    return [json.loads(text)["seconds"] for text in (path / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_a_minute_without_network(line: BadLine, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rounds go on without the nodes behind the line, which come back with their state."""
+    live.configure(rounds=8)
+    training = live.train("--overwrite")
+    live.wait_for_round(2)
+    line.cut()
+    time.sleep(CUT_SECONDS)
+    line.mend()
+    code, out = finish(training)
+    assert code == 0, out
+    made = records(live.deployment.run)
+    missing = [r["missing"] for r in made]
+    with capsys.disabled():
+        took = [round(s) for s in seconds(live.deployment.run)]
+        print(f"\ncut for {CUT_SECONDS:.0f} s: missing {missing}, seconds {took}")
+    assert [r["rejected"] for r in made] == [[]] * 8
+    assert missing[0] == missing[-1] == []
+    assert any(missing), "the cut was not noticed"
+    assert same(survivors(live.folder, CAPACITIES, missing)[0], saved(live.deployment.run).server)
+
+
+def test_a_slow_line_that_loses_packets(line: BadLine, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    """100 ms each way and 1% of the packets lost, beside the same line when it is good."""
+    took = {}
+    for name, line.delay, line.loss in (("good", 0.0, 0.0), ("bad", 0.1, 0.01)):
+        live.configure(rounds=6)
+        before = line.lost
+        code, out = finish(live.train("--overwrite"))
+        assert code == 0, out
+        made = records(live.deployment.run)
+        assert [(r["rejected"], r["missing"]) for r in made] == [([], [])] * 6
+        assert same(survivors(live.folder, CAPACITIES, [[]] * 6)[0], saved(live.deployment.run).server)
+        took[name] = sorted(seconds(live.deployment.run))[3]
+        with capsys.disabled():
+            print(f"\n{name} line: {took[name]:.1f} s a round, {line.lost - before} packets lost")
+    assert line.lost > before
