@@ -74,7 +74,8 @@ def test_a_setting_of_a_method_wins_over_the_method(monkeypatch: pytest.MonkeyPa
 
 
 def test_presets_of_another_method_are_not_options_of_this_one() -> None:
-    assert resolve({"data": "cifar100"}, PA3DFL).options == {"embedding": 16, "hidden": 128, "hn_lr": 1.0}
+    chosen = {"embedding": 16, "hidden": 128, "hn_lr": 1.0, "keep": "personal"}
+    assert resolve({"data": "cifar100"}, PA3DFL).options == chosen
     fedavg = assembly.option_fields(methods.find("fedavg"))
     assert resolve({"data": "cifar100", "method": "fedavg"}, fedavg).options == {}
 

@@ -13,6 +13,9 @@ def section(column: Column) -> str:
     parts = [f"### {column.title}", accuracies(column)]
     if column.model != paper.numbers()["models"].get(column.data, column.model):
         parts.append(f"The paper trains another model here, so that its values do not apply to {column.model}.")
+    if own := column.row("pa3dfl"):
+        values = ", ".join(sorted({r["config"].get("keep", "none") for r in own.runs}))
+        parts.append(f"Pa3dFL's clients kept for the rule *received* (option `keep`): {values}.")
     if column.older:
         parts.append(f"Left out: {column.older} older runs of these cells, with other options.")
     for what, unit, scale in (("bytes", "MB sent", 1e6), ("multiply_adds", "10¹² multiply-adds", 1e12)):

@@ -137,7 +137,7 @@ def _table(stands: Sequence[Standing]) -> str:
         own = f"{percent(s.own)}, leads" if s.leads else percent(s.own)
         worse = f"{len(s.worse)}, first {_values(s.worse[:1])}" if s.worse else EMPTY
         rest = listed([titled(n) for n in s.missing]) or "none"
-        rows.append([s.column.title, s.rule, own, _values(s.better), _values(s.level), worse, rest])
+        rows.append([short(s.column), s.rule, own, _values(s.better), _values(s.level), worse, rest])
     return table(["column", "tested as", "Pa3dFL", "better", "level with it", "worse", "not run"], rows, "---")
 
 
