@@ -7,7 +7,16 @@ All charts of clients share the source `clients`, so that Bokeh links selections
 from typing import Any
 
 import numpy as np
-from bokeh.models import BoxSelectTool, ColumnDataSource, CustomJS, HoverTool, LinearColorMapper, Range1d, TapTool
+from bokeh.models import (
+    BasicTicker,
+    BoxSelectTool,
+    ColumnDataSource,
+    CustomJS,
+    HoverTool,
+    LinearColorMapper,
+    Range1d,
+    TapTool,
+)
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
@@ -30,6 +39,8 @@ def plot(name: str, x: str, y: str, height: int = 300, **given: Any) -> Any:
     for axis in fig.axis:
         axis.axis_label_text_font_style = "normal"
         axis.minor_tick_line_alpha = 0
+    if x == "round":
+        fig.xaxis.ticker = BasicTicker(min_interval=1)
     return fig
 
 
@@ -43,7 +54,8 @@ def figures() -> list[Any]:
         ("alpha", "capacity (% of the full model)", "chosen α", ("r", "alpha")),
         ("map", "first direction", "second direction", ("ex", "ey")),
     ):
-        fig = plot(name, x, y)
+        # Capacities are always shares of the full model; without a range, equal ones would be drawn at 99 to 101%.
+        fig = plot(name, x, y, **({} if name == "map" else {"x_range": Range1d(start=-3, end=103)}))
         dots = fig.scatter(
             *fields, source=clients, size=10, color="colour", line_color=None, alpha=0.8,
             nonselection_alpha=0.15, selection_alpha=1,

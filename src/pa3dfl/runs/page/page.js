@@ -91,7 +91,7 @@ function learning() {
   set("lines", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: [], width: []});
   set("bands", bands.length ? table(bands) : {xs: [], ys: [], colour: []});
   set("points", points.length ? table(points) : {x: [], y: [], name: [], colour: [], marker: [], of: [], shown: []});
-  model("curves").below[0].axis_label = name;
+  model("curves").below[0].axis_label = name; model("curves").below[0].ticker.min_interval = S.against === "round" ? 1 : 0;
   details();
 }
 function cosines(r) {
