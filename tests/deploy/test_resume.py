@@ -58,6 +58,17 @@ def test_an_unknown_node_at_resume_stays_out(tmp_path: Path) -> None:
         machines.train(resume=True)
 
 
+def test_a_resumed_deployment_goes_on_in_the_same_tracked_run(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=2, track="tensorboard")
+    machines.train()
+    machines.configure(rounds=3)
+    machines.train(resume=True)
+    found = accumulator.EventAccumulator(str(machines.deployment.run / "tensorboard")).Reload()
+    assert [event.step for event in found.Scalars("train_loss")] == [1, 2, 3]
+    assert machines.deployment.log.read_text().count("tensorboard: tensorboard --logdir") == 2
+
+
 class Killed(BaseException):
     pass
 
