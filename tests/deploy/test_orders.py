@@ -13,6 +13,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 from flwr.app import Message
 from machines import OPTIONS, Machines
 
+from pa3dfl.core.logging import show_messages
 from pa3dfl.deploy import app
 from pa3dfl.deploy.node import on_message, say
 from pa3dfl.deploy.task_runner import refusal
@@ -61,8 +62,9 @@ def test_what_becomes_a_file_name_is_a_number(wrong: dict[str, Any], machines: M
 
 
 def test_what_a_server_says_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show_messages()
     say("rejected: \x1b[2J\nroot logged in")
-    assert capsys.readouterr().err == "pa3dfl: rejected:  [2J root logged in\n"
+    assert capsys.readouterr().err == "pa3dfl: rejected: [2J root logged in\n"
 
 
 def test_only_our_app_and_our_kind_of_task() -> None:

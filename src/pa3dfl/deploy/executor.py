@@ -19,6 +19,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log, show_messages
 from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.secret import read_secret
 from pa3dfl.deploy.supervisor import die_with_parent
@@ -66,7 +67,7 @@ def fork(work: Callable[[], None]) -> None:
     except KeyboardInterrupt:  # Flower stops a task with this signal
         pass
     except UserError as e:
-        print(f"pa3dfl: {e}", file=sys.stderr)
+        log.error(str(e))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -96,6 +97,7 @@ def poll_seconds() -> float:
 
 
 def main(role: str, where: str, secret: str) -> None:
+    show_messages()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Import what tasks need before the first fork.
     if role == "node":

@@ -1,7 +1,6 @@
 """A node of a deployment: one client, its data file and its disk."""
 
 import json
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,6 +12,7 @@ import torch
 from flwr.app import Context, Message
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.tree import Tree
 from pa3dfl.data import Arrays, histogram, load_own, split_one
@@ -46,9 +46,8 @@ def on_message(message: Message, context: Context) -> Message:
 
 
 def say(text: str) -> None:
-    """Print in one line; the text may come from the server."""
-    printable = "".join(c if c.isprintable() else " " for c in text[:1000])
-    print(f"pa3dfl: {printable}", file=sys.stderr, flush=True)
+    """The text may come from the server."""
+    log.info(text[:1000])
 
 
 class RealNode:

@@ -22,6 +22,7 @@ from flwr.superlink.main import create_app
 from starlette.middleware import Middleware
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import show_messages
 from pa3dfl.deploy.access import FLEET, AccessControl
 from pa3dfl.deploy.authn import TokenAuthn
 from pa3dfl.deploy.folder import DeploymentFolder
@@ -125,6 +126,7 @@ def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
 
 
 if __name__ == "__main__":
+    show_messages()
     try:
         run(DeploymentFolder(Path(sys.argv[1])), *map(int, sys.argv[2:]))
     except UserError as e:

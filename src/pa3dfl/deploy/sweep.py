@@ -3,7 +3,6 @@
 Flower 1.41 keeps them until the run ends: every model that was sent to a node that died would stay in the database.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,8 @@ from flwr.supercore.state.schema.corestate_models import ObjectPushSession
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
+
+from pa3dfl.core.logging import log
 
 SECONDS = 30.0
 # The server's program asks for an answer until the message expires, and a little longer.
@@ -42,4 +43,4 @@ def sweep_forever(state: Callable[[], Any]) -> None:
         try:
             sweep(state())
         except SQLAlchemyError as e:  # a full disk, for example
-            print(f"pa3dfl: expired messages could not be deleted: {' '.join(str(e).split())[:200]}", file=sys.stderr)
+            log.warning(f"expired messages could not be deleted: {' '.join(str(e).split())[:200]}")

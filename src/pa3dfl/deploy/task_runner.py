@@ -3,7 +3,6 @@
 Of the app that came with the task, only the hash is compared; it is not unpacked.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.logging import log
 from pa3dfl.deploy import app
 from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.grid import PromptGrid
@@ -107,4 +107,4 @@ def reported(client: RuntimeHttpClient) -> Iterator[None]:
         try:
             client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
         except Exception as e:  # the server is gone; the error of the task itself matters more
-            print(f"pa3dfl: the status of a task could not be sent to Flower: {e}", file=sys.stderr)
+            log.warning(f"the status of a task could not be sent to Flower: {e}")
