@@ -15,13 +15,13 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from elsewhere import Elsewhere
 from fleet_requests import UNKNOWN, private_key, routes
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.superlink.main import create_app
 from live import ENVIRONMENT, Live
 from machines import OPTIONS
+from other_machine import OtherMachine
 from rogue import alive, ask, bundle, flwr, resident_megabytes, taken_over, write
 
 from pa3dfl.deploy.app import BUNDLE
@@ -36,8 +36,8 @@ FUZZED = 12_000
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    place = Elsewhere()
+def other_machine() -> Iterator[OtherMachine]:
+    place = OtherMachine()
     reason = place.why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -46,14 +46,14 @@ def elsewhere() -> Iterator[Elsewhere]:
 
 
 @pytest.fixture(scope="module")
-def live(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live(other_machine: OtherMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server on an address of this machine that others reach; one node here, one there."""
     options = OPTIONS | {"method": "ditto", "rounds": 1, "eval_every": 1, "timeout": 120.0}
-    with Live(tmp_path_factory.mktemp("access"), ["1", "1/4"], **options, host=elsewhere.here) as live:
-        write_certificates(live.folder / "other", elsewhere.here)
+    with Live(tmp_path_factory.mktemp("access"), ["1", "1/4"], **options, host=other_machine.here) as live:
+        write_certificates(live.folder / "other", other_machine.here)
         live.server()
         live.node(0)
-        live.node(1, prefix=elsewhere.prefix)
+        live.node(1, prefix=other_machine.prefix)
         deadline = time.monotonic() + 120
         while len(set(re.findall(r"Activated node_id=(\d+)", live.log("server")))) < 2:
             assert time.monotonic() < deadline, live.log("server")
@@ -83,29 +83,29 @@ def train(live: Live) -> str:
     return out
 
 
-def outside_caller(live: Live, elsewhere: Elsewhere, **plan: Any) -> Counter[str]:
+def outside_caller(live: Live, other_machine: OtherMachine, **plan: Any) -> Counter[str]:
     file = live.folder / "plan.json"
     plan |= {
-        "address": f"{elsewhere.here}:{live.port}",
+        "address": f"{other_machine.here}:{live.port}",
         "ca": str(live.deployment.ca()),
         "token": live.deployment.token.read_text(),
     }
     plan |= {"other_ca": str(live.folder / "other" / "ca.crt"), "key": str(live.deployment.nodes / "node-1" / "key")}
     file.write_text(json.dumps(plan))
     script = Path(__file__).with_name("outside_caller.py")
-    done = elsewhere.run(sys.executable, str(script), str(file), folder=live.folder)
+    done = other_machine.run(sys.executable, str(script), str(file), folder=live.folder)
     assert done.returncode == 0, done.stderr
     return Counter(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_nodes_train_here_and_elsewhere(live: Live) -> None:
+def test_nodes_train_on_both_machines(live: Live) -> None:
     assert "2 nodes hold their model" in train(live)
 
 
-def test_no_request_from_outside_succeeds(live: Live, elsewhere: Elsewhere) -> None:
+def test_no_request_from_outside_succeeds(live: Live, other_machine: OtherMachine) -> None:
     """All paths × nothing, a wrong key, another node's key, the token × TLS, another authority, plaintext."""
     every = [*routes(create_app()), *(("POST", p) for p in UNKNOWN)]
-    came = outside_caller(live, elsewhere, what="try_all", routes=every, victim=numbers(live)[0])
+    came = outside_caller(live, other_machine, what="try_all", routes=every, victim=numbers(live)[0])
     assert came.total() == 12 * len(every)
     for line, times in came.items():
         transport, _, _, status = line.split(" | ")
@@ -115,9 +115,9 @@ def test_no_request_from_outside_succeeds(live: Live, elsewhere: Elsewhere) -> N
     assert alive(live, "server")
 
 
-def test_flower_s_own_command_line(live: Live, elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """From elsewhere it does nothing, even with the token; here it asks for the token."""
-    app, address = write(tmp_path / "app", tmp_path / "marker"), f"{elsewhere.here}:{live.port}"
+def test_flower_s_own_command_line(live: Live, other_machine: OtherMachine, tmp_path: Path) -> None:
+    """From another machine it does nothing, even with the token; here it asks for the token."""
+    app, address = write(tmp_path / "app", tmp_path / "marker"), f"{other_machine.here}:{live.port}"
     write_node_key(tmp_path / "mine")
     (tmp_path / "mine.pub").write_bytes(write_node_key(tmp_path / "mine"))
     token = live.deployment.token.read_text()
@@ -126,7 +126,7 @@ def test_flower_s_own_command_line(live: Live, elsewhere: Elsewhere, tmp_path: P
     for name, held in (("none", None), ("wrong", "f" * 64), ("held", token)):
         env = flwr(tmp_path / name, live, address, held)
         for words in commands:
-            done = elsewhere.run(program("flwr"), *words, folder=tmp_path, **env)
+            done = other_machine.run(program("flwr"), *words, folder=tmp_path, **env)
             assert done.returncode != 0, (name, words, done.stdout)
     for name, code in (("none", 1), ("wrong", 1), ("held", 0)):
         env = ENVIRONMENT | flwr(tmp_path / name, live, address)
@@ -135,11 +135,11 @@ def test_flower_s_own_command_line(live: Live, elsewhere: Elsewhere, tmp_path: P
         assert (done.returncode == 0) == (code == 0), (name, done.stdout, done.stderr)
 
 
-def test_a_rogue_run_with_the_token(live: Live, elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_a_rogue_run_with_the_token(live: Live, other_machine: OtherMachine, tmp_path: Path) -> None:
     """Flower takes the run; our executor on the server does not, and the next training goes on as ever."""
     app, marker = write(tmp_path / "app", tmp_path / "marker"), tmp_path / "marker"
     env = ENVIRONMENT | flwr(
-        tmp_path / "home", live, f"{elsewhere.here}:{live.port}", live.deployment.token.read_text()
+        tmp_path / "home", live, f"{other_machine.here}:{live.port}", live.deployment.token.read_text()
     )
     words = [program("flwr"), "run", str(app), "site", "--format", "json"]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
@@ -151,14 +151,14 @@ def test_a_rogue_run_with_the_token(live: Live, elsewhere: Elsewhere, tmp_path: 
     assert not list(tmp_path.glob("marker*")), marker
 
 
-def test_fuzzed(live: Live, elsewhere: Elsewhere) -> None:
+def test_fuzzed(live: Live, other_machine: OtherMachine) -> None:
     """No crash, and memory stays: half of the requests without a key, half of a registered node that has gone mad."""
     fleet = [path for method, path in routes(create_app()) if path.startswith("/v1/fleet/")]
     plan = {"what": "fuzz", "fleet": fleet, "own": numbers(live)[1]}
     pid = live.running["server"].pid
-    outside_caller(live, elsewhere, **plan, seed=1, count=2000)
+    outside_caller(live, other_machine, **plan, seed=1, count=2000)
     before = resident_megabytes(pid)
-    came = outside_caller(live, elsewhere, **plan, seed=2, count=FUZZED)
+    came = outside_caller(live, other_machine, **plan, seed=2, count=FUZZED)
     after = resident_megabytes(pid)
     print(dict(came), f"{before:.0f} MB before, {after:.0f} MB after")
     assert came["no key | 401"] == FUZZED // 2

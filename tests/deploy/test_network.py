@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl[flower]'")
 
-from bad_line import BadLine
+from bad_network import BadNetwork
 from compared import CAPACITIES, records, same, saved, survivors
 from live import Live, finish
 from machines import OPTIONS
@@ -19,8 +19,8 @@ CUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def line() -> Iterator[BadLine]:
-    line = BadLine()
+def line() -> Iterator[BadNetwork]:
+    line = BadNetwork()
     if reason := line.why_not():
         pytest.skip(reason)
     yield line
@@ -28,7 +28,7 @@ def line() -> Iterator[BadLine]:
 
 
 @pytest.fixture(scope="module")
-def live(line: BadLine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live(line: BadNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Node 0 is on the server's machine, the others are behind the line."""
     options = OPTIONS | {"method": "ditto", "per_round": 3, "timeout": 150.0, "eval_every": 100, "host": line.here}
     with Live(tmp_path_factory.mktemp("network"), CAPACITIES, **options) as live:
@@ -43,7 +43,7 @@ def seconds(path: Path) -> list[float]:
     return [json.loads(text)["seconds"] for text in (path / "rounds.jsonl").read_text().splitlines()]
 
 
-def test_a_minute_without_network(line: BadLine, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_minute_without_network(line: BadNetwork, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     """Rounds go on without the nodes behind the line, which come back with their state."""
     live.configure(rounds=8)
     training = live.train("--overwrite")
@@ -64,7 +64,7 @@ def test_a_minute_without_network(line: BadLine, live: Live, capsys: pytest.Capt
     assert same(survivors(live.folder, CAPACITIES, missing)[0], saved(live.deployment.run).server)
 
 
-def test_a_slow_line_that_loses_packets(line: BadLine, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_line_that_loses_packets(line: BadNetwork, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     """100 ms each way and 1% of the packets lost, beside the same line when it is good."""
     took = {}
     for name, line.delay, line.loss in (("good", 0.0, 0.0), ("bad", 0.1, 0.01)):

@@ -1,6 +1,6 @@
-"""Another machine at the end of a bad line: its packets pass through this process, which delays and loses some.
+"""Another machine behind a bad network: its packets pass through this process, which delays and loses some.
 
-The line is a pair of TUN devices: one here, one in a network namespace. Not every kernel has `netem`.
+The connection is a pair of TUN devices: one here, one in a network namespace. Not every kernel has `netem`.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ import threading
 import time
 from collections import deque
 
-from elsewhere import Elsewhere
+from other_machine import OtherMachine
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
 
 
-class BadLine(Elsewhere):
+class BadNetwork(OtherMachine):
     """`delay` in seconds and `loss` as a share, in each direction; both may change at any time."""
 
     def __init__(self) -> None:

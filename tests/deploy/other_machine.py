@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 
-class Elsewhere:
+class OtherMachine:
     def __init__(self) -> None:
         n = os.getpid() % 250
         self.name, self.cable = f"pa3dfl{os.getpid()}", (f"pa{os.getpid()}a", f"pa{os.getpid()}b")
