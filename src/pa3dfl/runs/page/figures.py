@@ -55,7 +55,9 @@ def figures() -> list[Any]:
         ("map", "first direction", "second direction", ("ex", "ey")),
     ):
         # Capacities are always shares of the full model; without a range, equal ones would be drawn at 99 to 101%.
-        fig = plot(name, x, y, **({} if name == "map" else {"x_range": Range1d(start=-3, end=103)}))
+        fig = plot(name, x, y)
+        if name != "map":
+            fig.x_range = Range1d(start=-3, end=103)
         dots = fig.scatter(
             *fields, source=clients, size=10, color="colour", line_color=None, alpha=0.8,
             nonselection_alpha=0.15, selection_alpha=1,
