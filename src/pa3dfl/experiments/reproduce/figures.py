@@ -18,7 +18,7 @@ def section(columns: Sequence[Column], results: Path, docs: Path) -> str:
 
     for title, path in partitions.pictures(results, folder):
         show(f"Partition: {title}", path)
-    for i, column in enumerate(c for c in columns if c.compares):
+    for i, column in enumerate(columns):
         name = "-".join("".join(c if c.isalnum() else "-" for c in str(w)) for w in
                         (Path(column.data).stem, column.model, column.setting, column.rounds, i))  # fmt: skip
         for rule in column.rules()[:2]:

@@ -60,12 +60,6 @@ class Column:
         length = "" if self.rounds is None else f", {self.rounds} {paper.of_rounds(self.data)}"
         return " ".join(words) + length
 
-    @property
-    def compares(self) -> bool:
-        """Whether it has a table: not if there is Pa3dFL alone, with several options, on data of which the paper says
-        nothing."""
-        return self.data in DATA or any(row.name.partition("@")[0] != "pa3dfl" for row in self.rows)
-
     def row(self, name: str) -> Row | None:
         return next((r for r in self.rows if r.name == name), None)
 

@@ -24,7 +24,7 @@ def write(results: Path, docs: Path) -> Path:
     runs = records.read_all(results)
     found = columns(runs)
     parts = ["# Reproduction of the paper", verdict.opening(found), TERMS, "## Overall accuracy"]
-    parts += [overall.section(column) for column in with_empty(found) if column.compares]
+    parts += [overall.section(column) for column in with_empty(found)]
     parts += ["## Efficiency", efficiency.section(results), "## Cost of the hyper-network", hn_cost.section(results)]
     parts += ["## Ablation", *(ablation.section(c) for c in _ablated(found))]
     parts += ["## Figures", figures.section(found, results, docs)]
