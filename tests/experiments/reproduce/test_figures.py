@@ -82,7 +82,7 @@ def test_a_partition_is_recorded_once(tmp_path: Path, monkeypatch: pytest.Monkey
     counts = np.array((records.read(path) or {})["counts"])
     assert counts.shape == (7, 10)
     assert counts.sum() == 10_000
-    monkeypatch.setattr(partitions, "load", None)
+    monkeypatch.setattr(partitions, "counts", None)
     assert partitions.run(config, tmp_path) == path
 
 
