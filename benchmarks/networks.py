@@ -1,6 +1,6 @@
 """Recurrent layers and attention that are lent weights in parts, beside PyTorch's own module: forward and backward.
 
-Both in turn in one process, on one core: `python -m benchmarks.networks`.
+Both in turn in one process, on one core, in seconds of the processor: `python -m benchmarks.networks`.
 """
 
 import statistics
@@ -39,9 +39,9 @@ def main() -> None:
 
 
 def seconds(run: Callable[[], Tensor], params: list[Tensor]) -> float:
-    begun = time.perf_counter()
+    begun = time.process_time()
     torch.autograd.grad(run().sum(), params)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 if __name__ == "__main__":

@@ -5,12 +5,15 @@ client has the leading entries of every block. Convolutions are flattened channe
 the leading channels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from pa3dfl.core.errors import UserError
+from pa3dfl.models.divided import divided, pieces
 from pa3dfl.models.stacked import Orders, Stacks, of_heads
 from pa3dfl.models.tracing import Fed, trace
 
@@ -42,8 +45,11 @@ def head_blocks(stacks: Stacks, narrow: Stacks | None, shapes: Shapes) -> Blocks
     return Blocks(orders, units, {})
 
 
-def all_blocks(model: "Model", heads: Blocks, run: Callable[[Mapping[str, Tensor]], Tensor]) -> Blocks:
-    """Blocks of heads, and those that a trace of one batch through the network shows."""
+def all_blocks(
+    model: "Model", heads: Blocks, run: Callable[[Mapping[str, Tensor]], Tensor], narrow: nn.Module | None,
+    batch: Tensor,
+) -> Blocks:  # fmt: skip
+    """Blocks of heads, and those that a trace of one batch through the network shows, and through a narrow one."""
     shapes = model.full_shapes
     with torch.enable_grad():
         params = {k: torch.zeros(s).requires_grad_() for k, s in shapes.items()}
@@ -60,8 +66,16 @@ def all_blocks(model: "Model", heads: Blocks, run: Callable[[Mapping[str, Tensor
                 own = [projection] if f"{projection}.weight" in shapes else bound
                 fed[f"{name}.weight"] = Fed(frozenset(own), False)
     orders, units = dict(heads.orders), dict(heads.units)
+    rows = {} if narrow is None else divided_rows(model, out, params, narrow, batch)
+    for layer, (shrink, together) in rows.items():
+        for k in (f"{layer}.weight", f"{layer}.bias"):
+            if k in shapes:
+                orders[k], units[k] = (shrink,), (together,)
     for k, (by, _) in fed.items():
         sizes = {model.outputs(n) for n in by}
+        if by & rows.keys():
+            columns(model, k, by, rows, orders, units)
+            continue
         if len(sizes) != 1 or all(len(shapes[f"{n}.weight"]) > 2 for n in by):
             continue
         [size] = sizes
@@ -70,6 +84,39 @@ def all_blocks(model: "Model", heads: Blocks, run: Callable[[Mapping[str, Tensor
             if n > size and n % size == 0:
                 orders[k], units[k] = (with_blocks(of.get(k, ()), d, n // size) for of in (orders, units))
     return Blocks(orders, units, fed)
+
+
+def divided_rows(
+    model: "Model", out: Tensor, params: Mapping[str, Tensor], narrow: nn.Module, batch: Tensor
+) -> dict[str, tuple[int, int]]:
+    """By layer whose outputs are divided: how many blocks shrink, how many outputs belong together."""
+    own = [n for n in model.layers if all(n not in of for of in model.stacks.layers.values())]
+    full = divided(model.name, out, params, own)
+    if not full:
+        return {}
+    with torch.enable_grad():
+        shrunk = divided(model.name, narrow(batch), dict(narrow.named_parameters()), own)
+    return {n: pieces(model.name, n, model.outputs(n), full[n], shrunk.get(n, ())) for n in full}
+
+
+def columns(
+    model: "Model", k: str, by: Collection[str], rows: Mapping[str, tuple[int, int]], orders: Orders, units: Orders
+) -> None:
+    """Blocks of the dimensions of a parameter that divided outputs reach: whole, or one of the pieces."""
+    of = {(model.outputs(n), rows.get(n, (1, 1))) for n in by}
+    if len(of) > 1:
+        raise UserError(
+            f"model {model.name!r} adds outputs that it divides into heads to others before {k!r}: give heads a layer "
+            "of their own"
+        )
+    [(size, own)] = of
+    for d in model.takes(k):
+        n = model.full_shapes[k][d]
+        times = Fraction(n, size)
+        for known, b in zip((orders, units), own, strict=True):
+            blocks = b * times
+            if blocks.denominator == 1 and blocks > 1:
+                known[k] = with_blocks(known.get(k, ()), d, int(blocks))
 
 
 def with_blocks(known: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:

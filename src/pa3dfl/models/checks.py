@@ -37,3 +37,12 @@ def heads_at(name: str, width: Fraction, heads: Mapping[str, int], stacks: Stack
                 f"model {name!r} has {n} heads at {module!r} at width {width}: expected {float(expected):g}, "
                 f"because other widths have {how}"
             )
+
+
+def own_head(name: str, head: str, shapes: Shapes, needed: bool) -> None:
+    """A method that treats the head apart from the encoder needs a head with a weight of its own."""
+    if needed and f"{head}.weight" not in shapes:
+        raise UserError(
+            f"model {name!r} shares the weight of its head {head!r} with another layer: this method keeps heads apart; "
+            "give the head a weight of its own"
+        )

@@ -62,11 +62,12 @@ class Model:
         self.drops_out = bool(dropouts(full))
         self.whole_numbers = not batch.is_floating_point()
         self.layers, self.head = inspection.layers(name, full, batch, classes, self.stacks.layers)
+        checks.own_head(name, self.head, self.full_shapes, full_features)
         narrow = self._narrower()
         heads = head_blocks(self.stacks, None if narrow is None else stacked.stacks(narrow), self.full_shapes)
         once = FunctionalModule(full, self.stacks.keys, heads.orders)
         self._narrow_shapes = None if narrow is None else self._shapes(narrow)
-        self.blocks = all_blocks(self, heads, lambda params: once(params, batch))
+        self.blocks = all_blocks(self, heads, lambda params: once(params, batch), narrow, batch)
 
     def check(self, p_min: Fraction) -> None:
         """Raise an error if the model cannot be pruned to `p_min`: it names the layer and what to change."""

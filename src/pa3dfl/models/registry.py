@@ -1,9 +1,11 @@
 """The factory of a network by name: a built-in one, or a user's `package.module:factory`."""
 
-import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 from torch import nn
 
@@ -39,18 +41,43 @@ def factory_of(name: str) -> Factory:
 
 
 def import_object(path: str, what: str) -> Callable[..., nn.Module]:
-    """The object at `package.module:name`, looked for in the current directory too."""
-    module_name, _, attribute = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    """The object at `package.module:name`, looked for in the current directory too, or at `file.py:name`."""
+    place, _, attribute = path.rpartition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        found = getattr(import_file(Path(place)) if place.endswith(".py") else import_module(place), attribute)
     except (Exception, SystemExit) as e:  # importing runs the user's code, which may raise anything
         raise UserError(
             f"{what} {path!r} could not be imported ({type(e).__name__}: {' '.join(str(e).split())}): expected "
-            "package.module:name, importable from the current directory or PYTHONPATH"
+            "package.module:name, importable from the current directory or PYTHONPATH, or file.py:name"
         ) from e
     if not callable(found):
         raise UserError(f"{what} {path!r} is a {type(found).__name__}: expected a callable that takes a width")
     made: Factory = found
     return made
+
+
+def import_module(name: str) -> ModuleType:
+    look_in(os.getcwd())
+    return importlib.import_module(name)
+
+
+def import_file(file: Path) -> ModuleType:
+    """A file as a module, once; what lies beside it can be imported from it."""
+    name = str(file.resolve())
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        look_in(str(file.resolve().parent))
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def look_in(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)

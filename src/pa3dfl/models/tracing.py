@@ -15,7 +15,7 @@ class Fed(NamedTuple):
 
 def trace(out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) -> dict[str, Fed]:
     """For each parameter that `out` depends on. `layers` are the layers that have output channels."""
-    used = _applications(out.grad_fn, {id(v): k for k, v in params.items()})
+    used = applications(out.grad_fn, {id(v): k for k, v in params.items()})
     layers_at: dict[Any, set[str]] = {}
     for layer in layers:
         for node in used.get(f"{layer}.weight", ()):
@@ -27,7 +27,7 @@ def trace(out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) ->
     return fed
 
 
-def _applications(root: Any, names: dict[int, str]) -> dict[str, list[Any]]:
+def applications(root: Any, names: dict[int, str]) -> dict[str, list[Any]]:
     """The nodes of the graph in which each parameter is applied to a batch."""
     used: dict[str, list[Any]] = {}
     stack: list[tuple[Any, Any]] = [(root, None)]
