@@ -47,6 +47,9 @@ def run(link: Link, secret: bytes, work: Work) -> None:
             time.sleep(interval)
             continue
         except httpx.HTTPStatusError as e:
+            if e.response.is_server_error:  # its disk is full, for example: the running task must not end with us
+                time.sleep(interval)
+                continue
             raise UserError(f"{link.address} refused the executor ({e.response.status_code}): restart both") from None
         if got.token:
             fork(lambda: work(link, got.token, got.task))  # noqa: B023  (runs at once)

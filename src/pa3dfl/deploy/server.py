@@ -34,6 +34,9 @@ from pa3dfl.runs.format import RunDirectory
 from pa3dfl.runs.track import Tracked
 from pa3dfl.runs.track import check as check_trackers
 
+# The file of the outcome has its full size from the start, so that a full disk can be reported.
+OUTCOME_BYTES = 4096
+
 
 def serve(grid: Grid, context: Context) -> None:
     """Train, and write the result or the error as one line to `outcome.json`."""
@@ -62,6 +65,7 @@ def redeem(deployment: DeploymentFolder, ticket: str) -> None:
     if not deployment.ticket.exists() or deployment.ticket.read_text() != ticket:
         raise UserError("this training was started before: continue with `pa3dfl deploy train --resume`")
     deployment.ticket.unlink()
+    write_atomically(deployment.outcome, b" " * OUTCOME_BYTES)
 
 
 def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool, wanted: int, patience: float) -> str:
@@ -187,4 +191,6 @@ def locked(deployment: DeploymentFolder) -> Iterator[None]:
 
 def write_outcome(deployment: DeploymentFolder, ticket: str, ok: bool, line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-    write_atomically(deployment.outcome, (json.dumps({"ticket": ticket, "ok": ok, "line": line}) + "\n").encode())
+    text = json.dumps({"ticket": ticket, "ok": ok, "line": line[: OUTCOME_BYTES // 8]}).encode()
+    with deployment.outcome.open("r+b" if deployment.outcome.exists() else "wb") as f:
+        f.write(text.ljust(OUTCOME_BYTES - 1) + b"\n")
