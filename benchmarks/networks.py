@@ -27,7 +27,7 @@ def main() -> None:
             params = {k: v.requires_grad_() for k, v in model.init(width, 0).items()}
             own: nn.Module = factory_of(name)(float(width), shape, classes)
             both = {
-                "planned": (partial(model, params, x, width), list(params.values())),
+                "pa3dfl": (partial(model, params, x, width), list(params.values())),
                 "PyTorch": (partial(own, x), list(own.parameters())),
             }
             times: dict[str, list[float]] = {who: [] for who in both}
@@ -35,7 +35,7 @@ def main() -> None:
                 for who, (run, trained) in both.items():
                     times[who].append(seconds(run, trained))
             a, b = (1e3 * statistics.median(t) for t in times.values())
-            print(f"{name:20} width {width!s:4} planned {a:7.2f} ms  PyTorch {b:7.2f} ms  {a / b:.3f}")
+            print(f"{name:20} width {width!s:4} pa3dfl {a:7.2f} ms  PyTorch {b:7.2f} ms  {a / b:.3f}")
 
 
 def seconds(run: Callable[[], Tensor], params: list[Tensor]) -> float:
