@@ -229,7 +229,7 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     assert summary["test_accuracy"] == best["test_accuracy"]
     lines = (path / "clients.csv").read_text().splitlines()
     assert lines[0] == (
-        "client,r,width,share,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha,adapted,received,kept"
+        "client,r,width,share,n_train,n_val,n_test,val_accuracy,test_accuracy,alpha,newcomer,adapted,received,kept"
     )
     assert len(lines) == 7
     assert (path / "learning_curve.png").stat().st_size > 1000

@@ -70,13 +70,16 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 
 def read(path: Path) -> Personal:
     """Read a model, given its folder, its JSON, or the file beside that."""
+    given = path
     path = path / CARD if path.is_dir() else path if path.suffix == ".json" else path.parent / CARD
     try:
+        given.stat()
         card = json.loads(path.read_text())
         return Personal(card, _opened(card, path.parent))
     except OSError as e:
         raise UserError(
-            f"model {path} cannot be read: {e.strerror}; expected a node's folder or an exported one, or its {CARD}"
+            f"model {e.filename or path} cannot be read: {e.strerror}; "
+            f"expected a node's folder or an exported one, or its {CARD}"
         ) from None
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as e:
         raise UserError(f"{path} is not a personal model: {type(e).__name__} {e}; expected its {CARD}") from None
