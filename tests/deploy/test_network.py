@@ -45,7 +45,7 @@ def seconds(path: Path) -> list[float]:
 
 def test_a_minute_without_network(line: BadNetwork, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     """Rounds go on without the nodes behind the line, which come back with their state."""
-    live.configure(rounds=8)
+    live.configure(rounds=24)
     training = live.train("--overwrite")
     live.wait_for_round(2)
     line.cut()
@@ -58,7 +58,7 @@ def test_a_minute_without_network(line: BadNetwork, live: Live, capsys: pytest.C
     with capsys.disabled():
         took = [round(s) for s in seconds(live.deployment.run)]
         print(f"\ncut for {CUT_SECONDS:.0f} s: missing {missing}, seconds {took}")
-    assert [r["rejected"] for r in made] == [[]] * 8
+    assert [r["rejected"] for r in made] == [[]] * 24
     assert missing[0] == missing[-1] == []
     assert any(missing), "the cut was not noticed"
     assert same(survivors(live.folder, CAPACITIES, missing)[0], saved(live.deployment.run).server)
