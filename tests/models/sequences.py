@@ -55,5 +55,9 @@ def gru(width: float) -> nn.Module:
     return Recurrent(nn.GRU, width)
 
 
+def rnn(width: float) -> nn.Module:
+    return Recurrent(nn.RNN, width)
+
+
 def transformer(width: float) -> nn.Module:
     return Transformer(width)
