@@ -26,9 +26,11 @@ from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
+from pa3dfl.experiments.export import export
 from pa3dfl.federation.checkpoint import Checkpoints
 from pa3dfl.methods import Method, Update, find, registry
 from pa3dfl.methods.problem import Task
+from pa3dfl.runs.format import RunDirectory
 
 Make = Callable[..., Any]
 SMALL = {"pa3dfl": {"embedding": 4, "hidden": 4}}
@@ -273,6 +275,11 @@ def test_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for out, engine in (("one", "sequential"), ("ray", "flower")):
         api.run(**RAY, data="tiny.npz", out=out, engine=engine)
     assert_same_run(tmp_path / "one", tmp_path / "ray")
+    # What a user is told who asks for models of the simulation, and that it helps.
+    with pytest.raises(UserError, match="'flower' keeps no client's model: train again with --engine sequential"):
+        list(export(tmp_path / "ray"))
+    rows = RunDirectory(tmp_path / "ray").read_clients()
+    assert [r["file_accuracy"] for r in export(tmp_path / "one")] == [r["test_accuracy"] for r in rows]
 
 
 def assert_same_run(one: Path, ray: Path) -> None:

@@ -73,7 +73,10 @@ class Engine(ABC):
 
     def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
         """The models of some of the clients that `evaluate` tests by a rule, made as it makes them."""
-        raise UserError(f"engine {self.name!r} leaves models with the clients: export them from the folders of nodes")
+        raise UserError(
+            f"a simulation by engine {self.name!r} keeps no client's model: train again with --engine sequential, "
+            "which gives the same results, and export that run"
+        )
 
     def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027
         """Receive the rejected updates of the last round and the best round so far, to pass them on to clients."""
