@@ -90,10 +90,12 @@ def carry_out(
     outcome = Outcome()
     device, threads = str(given.get("device", "auto")), coerce("threads", given.get("threads", 0), int)
     if "efficiency" in parts:
+        say("efficiency: counting multiply-adds, bytes and memory")
         efficiency.run(places.results, device)
     if "hn-cost" in parts:
         hn_cost.run(places.results, device, threads, say)
     if "figures" in parts:
+        say("figures: partitions, and full-batch steps for the convergence theorem")
         convergence.run(places.results)
         for config in {j.config.data: j.config for j in reversed(jobs) if j.state() != NO_DATA}.values():
             partitions.run(config, places.results)

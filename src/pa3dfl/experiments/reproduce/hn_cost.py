@@ -108,6 +108,7 @@ def run(results: Path, device_name: str, threads: int, say: Callable[[str], None
         if free is not None and free < needed(model):
             say(f"{model}'s hyper-network is not measured: it needs {needed(model) / 1e9:.0f} GB of memory")
             continue
+        say(f"hn-cost: measuring {model}'s hyper-network")
         known["seconds"][model] = [[round(s, 5) for s in times] for times in measure(model, device)]
     about = {"device": where, "threads": torch.get_num_threads(), "commit": machine.commit(), "version": __version__}
     return records.write(about | {"seconds": known["seconds"]}, results / "hn-cost", name)
