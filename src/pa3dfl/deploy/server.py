@@ -31,6 +31,7 @@ from pa3dfl.experiments.api import federation_of, finish
 from pa3dfl.methods.assembly import configure, flat, make_method
 from pa3dfl.methods.problem import Client, Task
 from pa3dfl.runs.format import RunDirectory
+from pa3dfl.runs.page import Renewed
 from pa3dfl.runs.track import Tracked
 from pa3dfl.runs.track import check as check_trackers
 
@@ -141,8 +142,8 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
     if joining:
         task = arrivals(registry, task, directory, config.newcomer_rounds, wanted or 1, patience)
         return join(federation_of(config, method, task, engine, directory), engine, say)
-    with Tracked(deployment.run, config.track, say, say) as tracked:
-        federation.followers = [tracked]
+    with Tracked(deployment.run, config.track, say, say) as tracked, Renewed(deployment.run, say) as page:
+        federation.followers = [tracked, page]
         state = federation.run(federation.restore() if resume else federation.start())
         kept = engine.conclude(task, state.best.round, method.best_round_per_client)
         summary = finish(config, federation, state)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic import chromium, opened, started, write_run
+from synthetic import write_run
 
+from browser import chromium, opened, started
 from conftest import make_arrays
 from pa3dfl.experiments import api
 from pa3dfl.runs import page

@@ -51,7 +51,8 @@ def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
     rounds, everybody = read_rounds(run.path), run.client_rows
     history = [(rnd, arrays) for rnd, arrays in run.history()]
     by_id = {row["client"]: row for row in everybody}
-    ids = sample(sorted(set(history[-1][1]["client"].tolist()) & by_id.keys()) if history else sorted(by_id))
+    tested_once = {i for _, arrays in history for i in arrays["client"].tolist()}
+    ids = sample(sorted(tested_once & by_id.keys() if history else by_id))
     chosen = [by_id[i] for i in ids]
     labels = run.labels()
     who = {

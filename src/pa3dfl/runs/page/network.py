@@ -14,31 +14,47 @@ def network(history: list[tuple[int, dict[str, np.ndarray]]], ids: list[int]) ->
     having = [(rnd, arrays) for rnd, arrays in history if "encoded" in arrays]
     if not having:
         return None
-    place = {i: k for k, i in enumerate(having[-1][1]["client"].tolist())}
-    rows = [place[i] for i in ids]
-    last = having[-1][1]["encoded"][rows]
-    centre = last.mean(0)
+    last = having[-1][1]
+    there = [k for k, row in enumerate(rows(last, ids)) if row is not None]
+    if not there:
+        return None
+    encoded = encodings(last, [ids[k] for k in there])
+    centre = encoded.mean(0)
     # One plane for all evaluations, so that points move and the view does not.
-    plane = np.linalg.svd(last - centre, full_matrices=False)[2][:2].T
-    few = rows if len(rows) <= CLIENTS else [rows[i] for i in np.linspace(0, len(rows) - 1, CLIENTS).astype(int)]
-    times = sorted({round(i) for i in np.linspace(0, len(having) - 1, min(MATRICES, len(having)))})
-    order = clustered(cosines(having[-1][1]["encoded"][few]))
-    attention = "tau" in having[-1][1]
+    plane = np.linalg.svd(encoded - centre, full_matrices=False)[2][:2].T
+    some = np.linspace(0, len(there) - 1, min(CLIENTS, len(there))).astype(int)
+    few = [there[some[k]] for k in clustered(cosines(encoded[some]))]
+    named = [ids[k] for k in few]
+    whole = [(rnd, arrays) for rnd, arrays in having if None not in rows(arrays, named)]
+    times = sorted({round(i) for i in np.linspace(0, len(whole) - 1, min(MATRICES, len(whole)))})
+    attention = "tau" in last
     return {
-        "map": [
-            {"round": rnd, "xy": ((arrays["encoded"][rows] - centre) @ plane * 1000).round().astype(int).tolist()}
-            for rnd, arrays in having
-            if len(arrays["encoded"]) == len(place)
-        ],
-        "clients": [rows.index(few[k]) for k in order],
+        "map": [{"round": rnd, "xy": positions(arrays, ids, centre, plane)} for rnd, arrays in having],
+        "clients": few,
         "matrices": [
-            {"round": rnd, "cosines": packed(cosines(arrays["encoded"][[few[k] for k in order]]))}
-            for rnd, arrays in (having[t] for t in times)
-            if len(arrays["encoded"]) == len(place)
+            {"round": rnd, "cosines": packed(cosines(encodings(arrays, named)))}
+            for rnd, arrays in (whole[t] for t in times)
         ],
-        "layers": having[-1][1]["tau_layers"].tolist() if attention else [],
+        "layers": last["tau_layers"].tolist() if attention else [],
         "tau": [[rnd, arrays["tau"].round(4).tolist()] for rnd, arrays in having] if attention else [],
     }
+
+
+def rows(arrays: dict[str, np.ndarray], ids: list[int]) -> list[int | None]:
+    """Where an evaluation holds these clients; None for one that it lacks, such as a node that was away."""
+    place = {i: k for k, i in enumerate(arrays["client"].tolist())}
+    return [place.get(i) for i in ids]
+
+
+def encodings(arrays: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:
+    return arrays["encoded"][[row for row in rows(arrays, ids) if row is not None]]
+
+
+def positions(
+    arrays: dict[str, np.ndarray], ids: list[int], centre: np.ndarray, plane: np.ndarray
+) -> list[list[int] | None]:
+    xy = ((arrays["encoded"] - centre) @ plane * 1000).round().astype(int).tolist()
+    return [None if row is None else xy[row] for row in rows(arrays, ids)]
 
 
 def cosines(encoded: np.ndarray) -> np.ndarray:

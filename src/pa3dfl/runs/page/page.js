@@ -31,7 +31,7 @@ function gather() {
   const r = run(), who = people[r.people], e = at(r), groups = Math.min(10, who.classes || 1);
   const group = k => who.dominant[k] === null ? 9 : Math.floor(who.dominant[k] * groups / who.classes);
   const pos = new Map(), moves = r.network?.map;
-  if (moves?.length) (moves.findLast(m => m.round <= (e.round ?? Infinity)) || moves[0]).xy.forEach((p, k) => pos.set(k, p));
+  if (moves?.length) (moves.findLast(m => m.round <= (e.round ?? Infinity)) || moves[0]).xy.forEach((p, k) => p && pos.set(k, p));
   const byLabel = who.id.map((_, k) => k).sort((a, b) => group(a) - group(b) || a - b), rank = [];
   byLabel.forEach((k, i) => { rank[k] = i; });
   const events = new Map();
