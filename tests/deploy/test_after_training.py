@@ -58,8 +58,10 @@ def test_a_node_that_comes_after_the_last_round_gets_a_model(method: str, room: 
     kept = ["rounds.jsonl", "summary.json", *(f"checkpoints/{p.name}" for p in (run / "checkpoints").glob("*"))]
     before = {name: (run / name).read_bytes() for name in kept if (run / name).is_file()}
     homes = [files(nodes / f"node-{i}") for i in range(3)]
+    (run / "report.html").unlink()
     machines.train(join=True)
     assert rounds_of(machines) == {3: 2}
+    assert (run / "report.html").exists()
     card = json.loads((nodes / "node-3/model.json").read_text())
     assert card["client"] == 3
     assert card["round"] == json.loads((run / "summary.json").read_text())["rounds"] + 2

@@ -143,7 +143,11 @@ def read_rounds(path: Path) -> Records:
 
 
 def read_clients(path: Path) -> Records:
-    file = path / "clients.csv"
+    return read_table(path / "clients.csv")
+
+
+def read_table(file: Path) -> Records:
+    """The rows of a CSV file; none where there is no file."""
     if not file.is_file():
         return []
     with file.open(encoding="utf-8", newline="") as lines:

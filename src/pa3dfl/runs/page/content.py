@@ -16,7 +16,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import RULES_OF_TESTING
 from pa3dfl.core.options.names import TITLES
 from pa3dfl.runs.page.network import network
-from pa3dfl.runs.rundata import RunData, load, read_rounds
+from pa3dfl.runs.rundata import RunData, load, read_rounds, read_table
 
 CLIENTS = 400
 CELLS = 120_000
@@ -88,6 +88,7 @@ def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
         "about": {k: v for k, v in run.about.items() if k in ("clients_tested", "clients_kept", "evaluations_kept")},
         "curve": curve(run, rounds, by_id, tested),
         "network": network(history, ids),
+        "newcomers": newcomers(run),
         **participation(run, rounds, ids, by_id),
     }
 
@@ -164,7 +165,7 @@ def participation(run: RunData, rounds: list[dict[str, Any]], ids: list[int], by
     ]
     missing = [(r["round"], i) for r in rounds for i in (*r.get("missing", ()), *r.get("untested", ()))]
     sizes = run.about.get("bytes_received_of_a_round") or {}
-    known = set(ids)
+    known = set(ids) | ({i for _, i, *_ in (*rejected, *missing)} - by_id.keys())  # some were never tested
     return {
         "trained": [trained[i] for i in ids],
         "bytes": [trained[i] * sizes[w] if (w := str(by_id[i]["width"])) in sizes else None for i in ids],
@@ -172,6 +173,24 @@ def participation(run: RunData, rounds: list[dict[str, Any]], ids: list[int], by
         "missing": [e for e in missing if e[1] in known][:EVENTS],
         "events": [len(rejected), len(missing)],
     }
+
+
+def newcomers(run: RunData) -> list[dict[str, Any]]:
+    """By rule of testing: the mean accuracy of clients who joined after the last round, by rounds of their own."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in read_table(run.path / "newcomers.csv"):
+        if row["test_accuracy"] is not None:
+            found.setdefault(row["rule"], {}).setdefault(row["k"], []).append(row["test_accuracy"])
+    others = (run.summary or {}).get("rules", {})
+    return [
+        {
+            "rule": rule,
+            "clients": max(map(len, by_k.values())),
+            "after": [[k, scaled(float(np.mean(by_k[k])))] for k in sorted(by_k)],
+            "others": scaled(others.get(rule, {}).get("test_accuracy")),
+        }
+        for rule, by_k in found.items()
+    ]
 
 
 def scaled(value: float | None, factor: float = 1e4) -> int | None:

@@ -63,14 +63,20 @@ function charts() {
   $("key").replaceChildren(...keyOf(who));
   for (const s of document.querySelectorAll(".network")) s.hidden = !r.network;
   for (const [id, has] of [["s-labels", who.classes > 0], ["s-alpha", new Set(rows.map(x => x.alpha)).size > 1]]) $(id).hidden = !has;
-  const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y));
+  const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y) || S.filter === "all");
   set("events", list.length ? table(list.map(e => ({...e, colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], marker: [], colour: [], kind: [], reason: []});
   $("timeline-none").textContent = list.length ? `${r.events[0]} updates refused, ${r.events[1]} times no answer, in ${r.rounds} rounds.` : "None: every client answered, and every update was taken.";
   $("timeline-none").nextElementSibling.hidden = !list.length;
   $("evaluation").max = r.evaluations.length; $("evaluation").value = Math.min(S.at, r.evaluations.length);
   $("evaluation-text").textContent = S.at < r.evaluations.length ? `round ${r.evaluations[S.at].round}` : `chosen by validation${r.best_round ? `, round ${r.best_round}` : ""}`;
   if (r.network) { matrix(r); taus(r); }
-  learning(); ring();
+  joined(r); learning(); ring();
+}
+function joined(r) {
+  $("s-newcomers").hidden = !r.newcomers.length;
+  const ks = [...new Set(r.newcomers.flatMap(n => n.after.map(a => a[0])))].sort((a, b) => a - b), line = (cells, kind) => { const tr = node("tr"); tr.append(...cells.map(c => node(kind, c))); return tr; };
+  const found = r.newcomers.map(n => [n.rule, n.clients, ...ks.map(k => num(nan(n.after.find(a => a[0] === k)?.[1]) / 100)), num(nan(n.others) / 100)]);
+  $("newcomers").replaceChildren(line(["tested", "newcomers", ...ks.map(k => k === 0 ? "on arrival" : `after ${k} round${k === 1 ? "" : "s"}`), "trained in"], "th"), ...found.map(f => line(f, "td")));
 }
 function keyOf(who) {
   const groups = Math.min(10, who.classes || 0), per = (who.classes || 1) / (groups || 1);
