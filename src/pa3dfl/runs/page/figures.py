@@ -41,6 +41,8 @@ def plot(name: str, x: str, y: str, height: int = 300, **given: Any) -> Any:
         axis.minor_tick_line_alpha = 0
     if x == "round":
         fig.xaxis.ticker = BasicTicker(min_interval=1)
+    if y == "client":
+        fig.yaxis.ticker = BasicTicker(min_interval=1)
     return fig
 
 
