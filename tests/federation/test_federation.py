@@ -219,7 +219,7 @@ def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None
     summary = json.loads((path / "summary.json").read_text())
     assert summary.keys() >= {
         "method", "data", "setting", "seed", "rounds", "best_round", "test_accuracy", "val_accuracy",
-        "worst_decile_accuracy", "seconds", "device", "engine", "version", "config_hash",
+        "worst_decile_accuracy", "seconds", "device", "engine", "version", "commit", "config_hash",
     }  # fmt: skip
     records = rounds(path)
     assert [r["round"] for r in records] == [1, 2, 3, 4]

@@ -14,6 +14,7 @@ from pa3dfl.core.options.config import Config
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Engine, engine_of
+from pa3dfl.experiments import machine
 from pa3dfl.federation.federation import Federation, Follower
 from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method
@@ -130,6 +131,7 @@ def play(
     config: Config, federation: Federation, first: Callable[[], State], followers: Sequence[Follower]
 ) -> dict[str, Any]:
     """Train from the first state to the end, followed by trackers too."""
+    machine.commit()  # remembered: files may change while the run goes on
     with Tracked(federation.directory.path, config.track) as tracked:
         federation.followers = [*followers, tracked]
         return finish(config, federation, federation.run(first()))
@@ -159,6 +161,7 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         "device": _device_name(federation.task.device),
         "engine": federation.engine.name,
         "version": __version__,
+        "commit": machine.commit(),
         "torch": torch.__version__,
         "config_hash": config.hash(),
         "path": str(federation.directory.path),

@@ -94,7 +94,9 @@ def test_a_pick_stays_and_is_cleared(tab: Any) -> None:
     tab.mouse.click(*tab.evaluate(PLACE, ["dots", 12, "r", "acc"]))
     tab.locator("h1").hover()
     tab.wait_for_function("document.querySelector('#card-id').textContent === '12'")
-    assert "% of the full model" in tab.locator("#card").inner_text()
+    card = tab.locator("#card").inner_text()
+    assert "% of the full model" in card
+    assert "2 (60%), 3 (40%)" in card
     assert tab.locator("#clients tr.picked td").first.inner_text() == "12"
     tab.locator("#clear").click()
     assert source(tab, "active")["id"] == []
@@ -155,6 +157,32 @@ def test_methods_axes_and_layers_are_chosen(tab: Any) -> None:
     assert not tab.locator("#s-heat").is_visible()
     tab.locator("#method").select_option("Pa3dFL")
     assert tab.locator("#s-heat").is_visible()
+
+
+def test_seeds_have_a_band_and_are_chosen(browser: Any, tmp_path: Path) -> None:
+    """Also of a method whose hyper-network has no temperatures."""
+    for seed in (0, 1):
+        path = write_run(tmp_path / str(seed), "pfedhn", seed=seed, events={6: {"seconds": 4.5}})
+        for file in (path / "history").glob("round-*.npz"):
+            with np.load(file) as arrays:
+                kept = {k: v for k, v in arrays.items() if "tau" not in k}
+            np.savez(file, **kept)
+    curves = [[json.loads(line) for line in (tmp_path / s / "rounds.jsonl").open()] for s in "01"]
+    both = [[100 * r["test_accuracy"] for r in c if "test_accuracy" in r] for c in curves]
+    with opened(browser, page.write([tmp_path], tmp_path / "a.html")) as tab:
+        [ys] = source(tab, "bands")["ys"]
+        low, high = (list(map(f, zip(*both, strict=True))) for f in (min, max))
+        assert ys == pytest.approx([*low, *high[::-1]], abs=0.01)
+        tab.locator("#against").select_option("seconds")
+        assert source(tab, "points")["x"] == [3, 6, 12]
+        first = source(tab, "clients")["acc"]
+        tab.locator("#seed").select_option("1")
+        assert source(tab, "clients")["acc"] != first
+        assert tab.locator("#s-heat").is_visible()
+        assert "more similar parameters" in tab.locator("#heat-how").inner_text()
+        assert not tab.locator("#s-tau").is_visible()
+        for section in tab.locator("section").all():
+            assert len(section.locator(".how").first.text_content()) > 20, "a chart says how to read it"
 
 
 def test_refusals_and_absences_are_on_the_time_line(tab: Any) -> None:

@@ -17,7 +17,8 @@ from pa3dfl.core.tree import Tree, take
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.experiments.reproduce import machine, records
+from pa3dfl.experiments import machine
+from pa3dfl.experiments.reproduce import records
 from pa3dfl.experiments.reproduce.drawing import legend, panels, plot, save
 from pa3dfl.methods import assembly
 from pa3dfl.methods.pa3dfl.general import U

@@ -9,7 +9,8 @@ import torch
 
 from pa3dfl import __version__, methods
 from pa3dfl.engines.cost import cost
-from pa3dfl.experiments.reproduce import machine, paper, records
+from pa3dfl.experiments import machine
+from pa3dfl.experiments.reproduce import paper, records
 from pa3dfl.experiments.reproduce.groups import TITLES
 from pa3dfl.experiments.reproduce.markdown import number, table
 from pa3dfl.methods import assembly

@@ -131,6 +131,10 @@ function near(id, count = 3) {
   const ids = r.network.clients.map(k => people[r.people].id[k]), a = ids.indexOf(id); if (a < 0) return [];
   return [...cosines(r)[0][a]].map((v, b) => [v, ids[b]]).filter(x => x[1] !== id).sort((x, y) => y[0] - x[0]).slice(0, count);
 }
+function owned(k) {
+  const who = people[run().people], counts = who.labels[k] || [], total = counts.reduce((a, b) => a + b, 0), names = [...$("key").children].map(e => e.textContent.replace("label ", ""));
+  return counts.map((n, g) => [n, names[g]]).filter(x => x[0] > 0).sort((a, b) => b[0] - a[0]).map(([n, name]) => `${name} (${num(100 * n / total, 0)}%)`).join(", ") || "not known";
+}
 function ring() {
   const id = hover ?? S.picked, row = order.find(x => x.id === id), r = run(), who = people[r.people];
   // Nobody pointed at or picked: the card is about the client that is served worst.
@@ -140,7 +144,7 @@ function ring() {
   set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
   for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
   $("card-id").textContent = shown ? shown.id + (row ? "" : ", the one served worst") : "";
-  const facts = shown ? {capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, "main label": shown.main ?? "not known", accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${r.rounds} rounds`, received: size(shown.bytes), "refused or absent": shown.events + " times", ...(r.network ? {nearest: near(shown.id).map(x => `${x[1]} (${num(x[0], 2)})`).join(", ") || "–"} : {})} : {};
+  const facts = shown ? {capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${r.rounds} rounds`, received: size(shown.bytes), "refused or absent": shown.events + " times", ...(r.network ? {nearest: near(shown.id).map(x => `${x[1]} (${num(x[0], 2)})`).join(", ") || "–"} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
     return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });

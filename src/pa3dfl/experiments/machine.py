@@ -32,7 +32,7 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     # An installed package may lie inside another repository.
-    if not git("ls-files", "--error-unmatch", "reproduce/machine.py"):
+    if not git("ls-files", "--error-unmatch", "experiments/machine.py"):
         return None
     head = git("rev-parse", "--short=12", "HEAD")
     return head and head + ("+" if git("status", "--porcelain", "--", ".") else "")
