@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from pa3dfl.data import load_own
 from pa3dfl.experiments import api
 from pa3dfl.experiments.export import export
 from pa3dfl.federation.checkpoint import Checkpoints
+from pa3dfl.models import Model, factory_of
+from pa3dfl.models.alone import network
 from pa3dfl.runs import formats, personal
 from pa3dfl.runs.format import RunDirectory
 
@@ -79,6 +82,16 @@ def test_a_file_predicts_as_the_network_does(form: str, trained: Path, tmp_path:
     with np.load(tmp_path / "said.npz") as said:
         everything = personal.inputs(record, arrays, torch.arange(len(arrays.y)))
         np.testing.assert_allclose(said["probability"], network(everything).softmax(1).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("lstm-text", (6,)), ("transformer-text", (6,)), ("cnn-sensor", (2, 16)),
+                                             ("transformer-sensor", (2, 16))])  # fmt: skip
+def test_programs_of_padded_networks_take_any_number_of_rows(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Writing compares 1, 2 and 7 rows, each of another length."""
+    model = Model(factory_of(name), name, shape, 4)
+    alone = network(model, model.init(Fraction(1, 16), 0), Fraction(1, 16))
+    rows = torch.randint(1, 9, (7, *shape)) * (torch.arange(shape[-1]) <= torch.arange(7).view(7, *[1] * len(shape)))
+    formats.write(tmp_path / "model.pt2", "torch", alone, rows if model.whole_numbers else rows.float())
 
 
 def test_a_program_needs_nothing_of_ours(trained: Path, tmp_path: Path) -> None:

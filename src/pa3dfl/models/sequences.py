@@ -32,7 +32,8 @@ class LSTMText(nn.Module):
 
 def lengths(x: Tensor) -> Tensor:
     """How many positions of each row (rows, …, positions) there are up to the last that is not zero; at least one."""
-    there = (x != 0).reshape(len(x), -1, x.shape[-1]).any(1)
+    # Not len(x): a program of `torch.export` would then take this number of rows only.
+    there = (x != 0).reshape(x.shape[0], -1, x.shape[-1]).any(1)
     place = torch.arange(1, x.shape[-1] + 1, device=x.device)
     return (there * place).amax(1).clamp(min=1)
 
