@@ -19,7 +19,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.runs import page
 from pa3dfl.runs.page.content import content, find, grouped
 from pa3dfl.runs.page.headline import headline
-from pa3dfl.runs.page.network import clustered, cosines, packed
+from pa3dfl.runs.page.network import clustered, cosines, network, packed
 from pa3dfl.runs.rundata import load
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed: pip install 'pa3dfl[page]'")
@@ -184,6 +184,19 @@ def test_similar_clients_stand_together() -> None:
     found = group[clustered(cosines(encoded))]
     assert (np.diff(found) != 0).sum() == 2
     assert base64.b64decode(packed(np.array([[1.0, -1.0], [-1.0, 1.0]]))) == bytes([255, 0, 255])
+
+
+def test_a_client_that_missed_an_evaluation_has_no_place_on_the_map_there() -> None:
+    first = {"client": np.array([0, 1, 2]), "encoded": np.array([[0.0, 0.0], [5.0, 0.0], [2.0, 0.0]])}
+    last = {"client": np.array([2, 0]), "encoded": np.array([[4.0, 0.0], [0.0, 0.0]])}
+    found = network([(1, first), (2, last)], [0, 1, 2])
+    assert found is not None
+    (a, b, c), (d, gone, f) = (m["xy"] for m in found["map"])
+    assert gone is None
+    assert sorted(found["clients"]) == [0, 2]
+    assert [abs(v[0]) for v in (a, b, c, d, f)] == [2000, 3000, 0, 2000, 2000]  # the centre of the last is (2, 0)
+    assert [m["round"] for m in found["matrices"]] == [1, 2]
+    assert network([(2, last)], [1]) is None
 
 
 def test_many_labels_share_ten_colours() -> None:
