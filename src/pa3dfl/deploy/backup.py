@@ -54,7 +54,8 @@ def restore(file: Path, deployment: DeploymentFolder) -> None:
                 raise UserError(f"{file} is not a backup of a deployment: `pa3dfl deploy backup` makes one")
             archive.extractall(deployment.path, filter="data")
     except (OSError, tarfile.TarError) as e:
-        raise UserError(f"{file} cannot be restored ({e}): expected a file of `pa3dfl deploy backup`") from None
+        reason = getattr(e, "strerror", None) or e
+        raise UserError(f"{file} cannot be restored ({reason}): expected a file of `pa3dfl deploy backup`") from None
 
 
 def _link_site(deployment: DeploymentFolder, copy: Path) -> None:
