@@ -1,6 +1,7 @@
 """The page of a deployment: a node that came late, one that went, and one whose update was refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from machines import Machines
 
 from browser import chromium, opened, started
 from pa3dfl.deploy.node import RealNode
+from pa3dfl.deploy.registration import registration_of
+from pa3dfl.engines.flower.messages import Refused
 from pa3dfl.runs import page
 
+NAME = "<script>alert('late')</script>"
 REFUSED = "claims 32 training rows, declared 9"
 SHOWN = "n => Object.fromEntries(Object.entries(pa3dfl.source(n)).map(([k, v]) => [k, Array.from(v)]))"
 
@@ -38,6 +42,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
         training = (order.get("kind"), order.get("round")) == ("train", 2)
         return {"sizes": [9, 4, 4], "capacity": "1"} if training and node.node["name"] == "node-1" else honest(node)
 
+    late["name"] = NAME
     machines.before = before
     monkeypatch.setattr(RealNode, "present", lie)
     machines.train(wait_for=2)
@@ -57,6 +62,7 @@ def test_the_server_writes_the_page(deployed: Machines) -> None:
         assert "Not finished" not in tab.locator("header").inner_text()
         # Node 0 was away when the best round was tested: it has no row, but its absences are shown.
         assert tab.evaluate(SHOWN, "clients")["id"] == [1, 2]
+        assert sorted(tab.locator("#clients td.name").all_inner_texts()) == sorted(["node-1", NAME])
         events = tab.evaluate(SHOWN, "events")
         found = list(zip(events["x"], events["y"], events["kind"], events["reason"], strict=True))
         assert found[0] == (2, 1, "update refused", REFUSED)
@@ -64,6 +70,19 @@ def test_the_server_writes_the_page(deployed: Machines) -> None:
         tab.locator("#filter").select_option("events")
         assert tab.evaluate(SHOWN, "clients")["id"] == [1]
         assert not tab.locator("#s-labels").is_visible()  # labels stay with the nodes
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("x" * 10_000, "a node without a name of 1 to 100 printable characters"),
+        ("two\nlines", "a node without a name of 1 to 100 printable characters"),
+        ("=SUM(A1)", "the name '=SUM(A1)' begins with =: begin with another character"),
+    ],
+)
+def test_names_that_fit_no_table_are_refused(name: str, reason: str) -> None:
+    with pytest.raises(Refused, match=re.escape(reason)):
+        registration_of(1, {"name": name, "r": "1", "shape": [1, 8, 8]})
 
 
 def test_a_page_that_cannot_be_written_stops_no_deployment(

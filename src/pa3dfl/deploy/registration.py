@@ -44,7 +44,9 @@ def registration_of(node: int, facts: dict[str, Any]) -> Registration:
         raise Refused(str(facts["error"])[:500])
     name, r, shape = (facts.get(k) for k in ("name", "r", "shape"))
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
-        raise Refused("a node without a name")
+        raise Refused("a node without a name of 1 to 100 printable characters")
+    if name[0] in "=+-@":  # names are in tables, and spreadsheets would take this one for a formula
+        raise Refused(f"the name {name!r} begins with {name[0]}: begin with another character")
     sizes, capacity = sizes_of(facts), capacity_of(facts)
     if not whole_numbers(shape) or not 0 < len(shape) <= 4:
         raise Refused(f"{name!r} says shape {str(shape)[:40]}")

@@ -126,7 +126,7 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
         if i < len(task.clients) and task.clients[i].n:
             federation.replaced.add(i)
         place = slice(i, i + 1)  # of a free number, or behind the last one
-        task.clients[place] = [Client(i, registration.share, widths[i], registration.sizes[0])]
+        task.clients[place] = [Client(i, registration.share, widths[i], registration.sizes[0], registration.name)]
         task.data.declared[place] = [registration.sizes]  # type: ignore[attr-defined]
         setup["widths"][place], setup["shares"][place] = [str(widths[i])], [str(registration.share)]
         federation.joined = True
@@ -168,7 +168,8 @@ def task_of(config: Config, registry: ClientRegistry) -> Task:
     assert registry.common is not None
     shares: list[Fraction | None] = [None if s is None else s.share for s in registry.registrations]
     sizes = [NOBODY if s is None else s.sizes for s in registry.registrations]
-    task = server_task(config, registry.common, shares, sizes)
+    names = ["" if s is None else s.name for s in registry.registrations]
+    task = server_task(config, registry.common, shares, sizes, names)
     newcomers = {i for i, s in enumerate(registry.registrations) if s is not None and s.newcomer}
     for i in newcomers:  # they take no part, unless they join now
         task.clients[i] = replace(task.clients[i], n=0)

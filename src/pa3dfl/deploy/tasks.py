@@ -70,11 +70,14 @@ def slot_widths(method: Method, shares: Sequence[Fraction | None], p_min: Fracti
     return method.widths([weakest if w is None else w for w in affordable], p_min)
 
 
-def server_task(config: Config, common: Common, shares: Sequence[Fraction | None], sizes: Sequence[Sizes]) -> Task:
+def server_task(
+    config: Config, common: Common, shares: Sequence[Fraction | None], sizes: Sequence[Sizes], names: Sequence[str]
+) -> Task:
     method, p_min = make_method(config), config.narrowest()
     widths = slot_widths(method, shares, p_min)
     clients = [
-        Client(i, r or widths[i] ** 2, widths[i], sizes[i][0] if r is not None else 0) for i, r in enumerate(shares)
+        Client(i, r or widths[i] ** 2, widths[i], sizes[i][0] if r is not None else 0, names[i])
+        for i, r in enumerate(shares)
     ]
     device = device_of(config.device)
     nothing = [_no_rows() for _ in clients]

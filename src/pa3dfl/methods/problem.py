@@ -20,6 +20,8 @@ class Client:
     r: Fraction
     width: Fraction
     n: int
+    name: str = ""
+    """In a deployment, that of its node."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def _number(text: str) -> float | None:
 # The columns of clients.csv, and how their texts are read. A width is a fraction such as 3/16; alpha may be empty.
 COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "client": int,
+    "name": str,
     "r": float,
     "width": str,
     "share": _number,
@@ -53,8 +54,8 @@ COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "newcomer": _yes,
     **dict.fromkeys(RULES_OF_TESTING, _number),
 }
-# Files of earlier versions lack these columns.
-OPTIONAL = ("share", "newcomer", *RULES_OF_TESTING)
+# Files of earlier versions lack these columns; only nodes of a deployment have names.
+OPTIONAL = ("name", "share", "newcomer", *RULES_OF_TESTING)
 # The columns of newcomers.csv; k is the number of rounds that the newcomer has trained.
 ARRIVAL_COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "client": int,
@@ -138,15 +139,16 @@ class RunDirectory:
         mine = {s.client: s for s in by_rule[tested]}
         others = {rule: {s.client: s.test_accuracy for s in scores} for rule, scores in by_rule.items()}
         rows: list[list[Any]] = []
+        named = any(c.name for c in task.clients)
         for c in task.clients:
             s, new = mine.get(c.id), c.id in task.newcomers
             if s is None and not new:
                 continue
             accuracies = [others.get(rule, {}).get(c.id, "") for rule in RULES_OF_TESTING]
             score = [s.val_accuracy, s.test_accuracy, s.alpha] if s else [""] * 3
-            facts = [c.id, float(c.r), c.width, shares.get(c.width, ""), *task.data.sizes(c.id)]
-            rows.append([*facts, *score, int(new), *accuracies])
-        _write_csv(self.clients, COLUMNS, rows)
+            facts = [float(c.r), c.width, shares.get(c.width, ""), *task.data.sizes(c.id)]
+            rows.append([c.id, *([c.name] if named else []), *facts, *score, int(new), *accuracies])
+        _write_csv(self.clients, [k for k in COLUMNS if named or k != "name"], rows)
 
     def write_newcomers(self, task: Task, method: str, scores: Sequence[tuple[int, Score]]) -> None:
         """`scores` holds each newcomer's scores by rule, after numbers of rounds that it has trained."""

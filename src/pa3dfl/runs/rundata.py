@@ -152,7 +152,10 @@ def read_table(file: Path) -> Records:
         return []
     with file.open(encoding="utf-8", newline="") as lines:
         header, *rows = list(csv.reader(lines)) or [[]]
-    columns = [_numbers(column) for column in zip(*rows, strict=False)]
+    columns = [
+        column if name == "name" else _numbers(column)
+        for name, column in zip(header, zip(*rows, strict=False), strict=False)
+    ]
     return [dict(zip(header, row, strict=False)) for row in zip(*columns, strict=True)]
 
 

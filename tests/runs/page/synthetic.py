@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from pa3dfl.core.options.config import RULES_OF_TESTING
 def write_run(
     path: Path, method: str = "pa3dfl", clients: int = 8, evaluations: int = 3, seed: int = 0, classes: int = 10,
     ideal: bool = False, network: bool = True, finished: bool = True, history: bool = True,
-    events: dict[int, dict[str, Any]] | None = None,
+    events: dict[int, dict[str, Any]] | None = None, names: Sequence[str] | None = None,
 ) -> Path:  # fmt: skip
-    """`events`: what to add to the record of a round."""
+    """`events`: what to add to the record of a round; `names` of the clients, in a deployment."""
     rng = np.random.default_rng(seed)
     (path / "history").mkdir(parents=True)
     rounds = 2 * evaluations
@@ -60,11 +61,27 @@ def write_run(
         (path / "history" / "about.json").write_text(json.dumps(about))
     with (path / "clients.csv").open("w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(("client", "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy", "test_accuracy",
-                       "alpha", *RULES_OF_TESTING))  # fmt: skip
+        named = ["name"] if names else []
+        rows.writerow(("client", *named, "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy",
+                       "test_accuracy", "alpha", *RULES_OF_TESTING))  # fmt: skip
         for i in range(clients):
             accuracies = [float(s[i]) for s in scores]
-            rows.writerow([i, r[i], "1", r[i], 80, 10, 10, accuracies[0], accuracies[0], 1.0, *accuracies])
+            rows.writerow(
+                [
+                    i,
+                    *([names[i]] if names else []),
+                    r[i],
+                    "1",
+                    r[i],
+                    80,
+                    10,
+                    10,
+                    accuracies[0],
+                    accuracies[0],
+                    1.0,
+                    *accuracies,
+                ]
+            )
     if finished:
         (path / "summary.json").write_text(json.dumps({"best_round": rounds, "config_hash": "abc"}))
     return path

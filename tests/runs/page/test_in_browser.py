@@ -1,5 +1,6 @@
 """Pages in a real browser: what is shown, pointed at, picked, filtered and printed."""
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,10 @@ pytestmark = [
 
 LATE = {3: {"missing": [1]}, 4: {"rejected": [{"client": 2, "reason": "NaN in <b>head</b>"}]}}
 # Where a client is drawn in a chart, in pixels of the page.
-PLACE = """([name, id, x, y]) => {
+PLACE = """([name, id, x, y, source = 'clients', key = 'id']) => {
   const chart = Bokeh.documents[0].get_model_by_name(name), view = [...Bokeh.index.roots].find(v => v.model === chart);
-  const d = pa3dfl.source('clients'), k = d.id.indexOf(id), box = view.canvas_view.el.getBoundingClientRect();
+  const d = pa3dfl.source(source), k = Array.from(d[key]).indexOf(id);
+  const box = view.canvas_view.el.getBoundingClientRect();
   return [box.x + view.frame.x_scale.compute(d[x][k]), box.y + view.frame.y_scale.compute(d[y][k])]; }"""
 
 # Pixels below the content of the card beside a taller one.
@@ -247,6 +249,41 @@ def test_names_are_text_in_the_browser(browser: Any, tmp_path: Path) -> None:
         write_run(tmp_path / "runs" / str(k), name, clients=3, network=False)
     with opened(browser, page.write([tmp_path / "runs"], tmp_path / "a.html"), width=380) as tab:
         assert tab.locator("#chips button").all_inner_texts()[0] == names[0]
+        assert tab.locator("img").count() == 0
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_names_of_nodes_are_text_too(browser: Any, tmp_path: Path) -> None:
+    """In the card, the tables, and the box beside the pointer."""
+    names = ["<img src=x onerror=alert(1)>", "\"'</script><script>alert(2)</script>", "x" * 10_000, "007"]
+    events = {2: {"missing": [0]}, 3: {"missing": [1], "rejected": [{"client": 2, "reason": "<b>"}]}}
+    write_run(tmp_path / "run", clients=4, names=names, events=events)
+    file = page.write([tmp_path / "run"], tmp_path / "a.html")
+    assert file.stat().st_size < 1e6
+    with opened(browser, file, width=380) as tab:
+        tab.get_by_role("button", name="client", exact=True).click()
+        assert tab.locator("#clients td.name").all_text_contents() == names
+        for k, name in enumerate(names):
+            tab.locator("#clients tbody tr").nth(k).click()
+            assert tab.locator("#card dd").first.text_content() == name
+            tab.locator("#clear").click()
+        tab.locator("#s-timeline summary").click()
+        tab.locator("#s-timeline table").wait_for()
+        shown = [row.split("\t")[:2] for row in tab.locator("#s-timeline tr").all_inner_texts()]
+        told = [["3", "2 " + "x" * 39 + "…"], ["2", f"0 {names[0]}"], ["3", f"1 {names[1]}"]]
+        assert shown == [["round", "client"], *told]
+        tab.locator("#s-heat summary").click()
+        tab.locator("#s-heat table").wait_for()
+        assert f"0 {names[0]}" in tab.locator("#s-heat table").inner_text()
+        tab.locator("#s-timeline .bk-Figure").scroll_into_view_if_needed()
+        tab.mouse.move(*tab.evaluate(PLACE, ["timeline", 0, "x", "y", "events", "y"]))
+        tab.locator(".bk-Tooltip").get_by_text(f"0 {names[0]}").wait_for()
+        tab.locator("#copy").click()
+        tab.wait_for_function("pa3dfl.copied")
+        rows = list(csv.reader(tab.evaluate("pa3dfl.copied").splitlines()))
+        assert sorted(row[1] for row in rows) == sorted(["name", *names])
+        tab.get_by_role("button", name="name", exact=True).click()
+        assert tab.locator("#clients td.name").all_text_contents() == [names[k] for k in (1, 0, 3, 2)]
         assert tab.locator("img").count() == 0
         assert tab.evaluate("document.documentElement.scrollWidth") <= 380
 

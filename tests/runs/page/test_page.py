@@ -20,6 +20,7 @@ from pa3dfl.runs import page
 from pa3dfl.runs.page.content import content, find, grouped
 from pa3dfl.runs.page.headline import headline
 from pa3dfl.runs.page.network import clustered, cosines, network, packed
+from pa3dfl.runs.run import read_run
 from pa3dfl.runs.rundata import load
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed: pip install 'pa3dfl[page]'")
@@ -113,6 +114,13 @@ def test_names_are_text(tmp_path: Path) -> None:
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
     assert next(r["method"] for r in data_of(tmp_path / "a.html")["runs"]).startswith("<script>")
+
+
+def test_names_of_nodes_stay_as_they_are(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", clients=3, names=["007", "nan", "a,b"])
+    assert [row["name"] for row in load(path).client_rows] == ["007", "nan", "a,b"]
+    assert [c["name"] for c in read_run(path).clients] == ["007", "nan", "a,b"]
+    assert data_of(page.write([path], tmp_path / "a.html"))["people"][0]["names"] == ["007", "nan", "a,b"]
 
 
 def test_wrong_calls_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],

@@ -57,6 +57,7 @@ def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
     labels = run.labels()
     who = {
         "id": ids,
+        "names": [row["name"] for row in chosen] if any(row.get("name") for row in chosen) else None,
         "r": [row["r"] for row in chosen],
         "n": [row["n_train"] for row in chosen],
         "labels": [grouped(labels[i]) if i in labels else None for i in ids],

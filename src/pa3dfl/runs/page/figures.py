@@ -146,9 +146,9 @@ def over_rounds() -> list[Any]:
 
 def timeline() -> Any:
     fig = plot("timeline", "round", "client")
-    events = source("events", "x", "y", "marker", "colour", "kind", "reason")
+    events = source("events", "x", "y", "who", "marker", "colour", "kind", "reason")
     dots = fig.scatter("x", "y", source=events, marker="marker", color="colour", size=8)
-    told = [("client", "@y"), ("round", "@x"), ("", "@kind"), ("", "@reason")]
+    told = [("client", "@who"), ("round", "@x"), ("", "@kind"), ("", "@reason")]
     fig.add_tools(HoverTool(renderers=[dots], tooltips=told))
     fig.js_on_event("tap", CustomJS(code="window.pa3dfl?.on_timeline(cb_obj.y)"))
     return fig

@@ -7,7 +7,7 @@ const LABELS = {light: ["#332288","#3B9AB8","#2E9C8C","#117733","#8A8A1C","#B896
                 dark: ["#8C7CF0","#88CCEE","#44CCB0","#4CB86C","#BCBC50","#DDCC77","#F08C9C","#D8649C","#D07CC8","#C8C8C8"]};
 const DASHES = [[], [8,4], [2,3], [8,3,2,3]], MARKS = ["circle","square","diamond","triangle","inverted_triangle","hex","star"];
 const AXES = {round: ["round", 1], bytes: ["MB sent, both ways", 1e6], operations: ["forward multiply-adds of training, 10⁹", 1e9], seconds: ["seconds", 1]};
-const S = {method: METHODS[0], seed: SEEDS[0], rule: runs[0].tested, at: Infinity, filter: "all", against: "round", layer: 0, off: [], picked: null, sort: [5, 1], theme: null};
+const S = {method: METHODS[0], seed: SEEDS[0], rule: runs[0].tested, at: Infinity, filter: "all", against: "round", layer: 0, off: [], picked: null, sort: ["acc", 1], theme: null};
 const best = r => { const v = r.chosen[r.tested].filter(x => x !== null); return v.length ? v.reduce((a, b) => a + b) / v.length : -1; };
 S.method = runs.reduce((a, b) => best(b) > best(a) ? b : a).method;
 try { Object.assign(S, JSON.parse(sessionStorage.getItem("pa3dfl") || "{}")); } catch {}
@@ -37,7 +37,7 @@ function gather() {
   const events = new Map();
   for (const [, i] of [...r.rejected, ...r.missing]) events.set(i, (events.get(i) || 0) + 1);
   rows = who.id.map((id, k) => {
-    const row = {k, id, r: 100 * who.r[k], acc: nan(e[S.rule]?.[k]) / 100, alpha: nan(e.alpha?.[k]) / 100, loss: nan(e.loss?.[k]) / 1000,
+    const row = {k, id, name: who.names ? who.names[k] : "", r: 100 * who.r[k], acc: nan(e[S.rule]?.[k]) / 100, alpha: nan(e.alpha?.[k]) / 100, loss: nan(e.loss?.[k]) / 1000,
       width: r.width[k], n: who.n[k], main: who.dominant[k], trained: r.trained[k], bytes: r.bytes[k], events: events.get(id) || 0,
       ex: pos.has(k) ? pos.get(k)[0] / 1000 : NaN, ey: pos.has(k) ? pos.get(k)[1] / 1000 : NaN, rank: rank[k], colour: LABELS[theme()][group(k)]};
     const counts = who.labels[k] || [], total = counts.reduce((a, b) => a + b, 0) || 1;
@@ -46,6 +46,8 @@ function gather() {
   });
   order = rows.filter(keeps());
 }
+// A client's number and, in a deployment, the name of its node.
+const called = id => { const who = people[run().people], name = who.names?.[who.id.indexOf(id)]; return name ? `${id} ${short(name)}` : String(id); };
 function keeps() {
   const [kind, n] = S.filter.split(":");
   if (kind === "worst") { const w = rows.filter(r => r.acc === r.acc).sort((a, b) => a.acc - b.acc); const in_ = new Set(w.slice(0, Math.ceil(w.length / 10))); return r => in_.has(r); }
@@ -64,7 +66,7 @@ function charts() {
   for (const s of document.querySelectorAll(".network")) s.hidden = !r.network;
   for (const [id, has] of [["s-labels", who.classes > 0], ["s-alpha", new Set(rows.map(x => x.alpha)).size > 1]]) $(id).hidden = !has;
   const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y) || S.filter === "all");
-  set("events", list.length ? table(list.map(e => ({...e, colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], marker: [], colour: [], kind: [], reason: []});
+  set("events", list.length ? table(list.map(e => ({...e, who: called(e.y), colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], who: [], marker: [], colour: [], kind: [], reason: []});
   $("timeline-none").textContent = list.length ? `${r.events[0]} updates refused, ${r.events[1]} times no answer, in ${r.rounds} rounds.` : "None: every client answered, and every update was taken.";
   $("timeline-none").nextElementSibling.hidden = !list.length;
   $("evaluation").max = r.evaluations.length; $("evaluation").value = Math.min(S.at, r.evaluations.length);
@@ -144,34 +146,35 @@ function ring() {
   set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
   for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
   $("card-id").textContent = shown ? shown.id + (row ? "" : ", the one served worst") : "";
-  const facts = shown ? {capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${r.rounds} rounds`, received: size(shown.bytes), "refused or absent": shown.events + " times", ...(r.network ? {nearest: near(shown.id).map(x => `${x[1]} (${num(x[0], 2)})`).join(", ") || "–"} : {})} : {};
+  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${r.rounds} rounds`, received: size(shown.bytes), "refused or absent": shown.events + " times", ...(r.network ? {nearest: near(shown.id).map(x => `${called(x[1])} (${num(x[0], 2)})`).join(", ") || "–"} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
     return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });
   model("own").visible = lines.length > 0;
   set("own-lines", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: []});
 }
-const COLUMNS = [["client","id",0],["capacity %","r",1],["width","width"],["rows","n",0],["main label","main",0],["accuracy %","acc",1],["loss","loss",3],["α","alpha",2],["rounds trained","trained",0],["received","bytes"],["refused or absent","events",0]];
+const COLUMNS = [["client","id",0],["name","name"],["capacity %","r",1],["width","width"],["rows","n",0],["main label","main",0],["accuracy %","acc",1],["loss","loss",3],["α","alpha",2],["rounds trained","trained",0],["received","bytes"],["refused or absent","events",0]];
 const cell = (row, [, key, digits]) => key === "bytes" ? size(row.bytes) : digits === undefined ? row[key] : num(row[key], digits);
+const columns = () => COLUMNS.filter(c => c[1] !== "name" || people[run().people].names);
 function list() {
-  const [c, up] = S.sort, key = COLUMNS[c][1], value = x => key === "width" ? eval_width(x.width) : x[key];
-  const bad = v => v === null || v === undefined || v !== v;
-  const sorted = [...order].sort((x, y) => bad(value(x)) - bad(value(y)) || up * (value(x) - value(y)) || x.id - y.id);
-  const head = node("tr"); COLUMNS.forEach(([title], k) => { const th = node("th", "", {scope: "col"}), b = node("button", title + (k === c ? (up > 0 ? " ▲" : " ▼") : "")); b.type = "button";
-    th.setAttribute("aria-sort", k === c ? (up > 0 ? "ascending" : "descending") : "none"); b.onclick = () => { S.sort = [k, k === c ? -up : 1]; keep(); list(); $("clients").tHead.querySelectorAll("button")[k].focus(); }; th.append(b); head.append(th); });
+  const [key, up] = S.sort, value = x => key === "width" ? eval_width(x.width) : x[key];
+  const bad = v => v === null || v === undefined || v !== v, compare = (a, b) => typeof a === "string" ? a.localeCompare(b, "en", {numeric: true}) : a - b;
+  const sorted = [...order].sort((x, y) => bad(value(x)) - bad(value(y)) || (bad(value(x)) ? 0 : up * compare(value(x), value(y))) || x.id - y.id);
+  const head = node("tr"); columns().forEach(([title, k], place) => { const th = node("th", "", {scope: "col", className: k}), b = node("button", title + (k === key ? (up > 0 ? " ▲" : " ▼") : "")); b.type = "button";
+    th.setAttribute("aria-sort", k === key ? (up > 0 ? "ascending" : "descending") : "none"); b.onclick = () => { S.sort = [k, k === key ? -up : 1]; keep(); list(); $("clients").tHead.querySelectorAll("button")[place].focus(); }; th.append(b); head.append(th); });
   $("clients").tHead.replaceChildren(head);
-  $("clients").tBodies[0].replaceChildren(...sorted.map(row => { const tr = node("tr", "", {tabIndex: 0}); tr.dataset.id = row.id; tr.append(...COLUMNS.map(col => node("td", cell(row, col)))); return tr; }));
+  $("clients").tBodies[0].replaceChildren(...sorted.map(row => { const tr = node("tr", "", {tabIndex: 0}); tr.dataset.id = row.id; tr.append(...columns().map(col => node("td", cell(row, col), {className: col[1]}))); return tr; }));
   const r = run(); $("shown").textContent = `${order.length} of ${rows.length} clients` + (r.everybody > rows.length ? ` (a sample of ${r.everybody.toLocaleString("en")})` : "");
 }
 const eval_width = w => { const [a, b = 1] = String(w).split("/"); return a / b; };
-const csv = () => [COLUMNS.map(c => c[0]), ...[...$("clients").tBodies[0].rows].map(tr => [...tr.cells].map(td => td.textContent))].map(r => r.map(v => /[",\n]/.test(v) ? `"${v.replaceAll('"', '""')}"` : v).join(",")).join("\n") + "\n";
+const csv = () => [columns().map(c => c[0]), ...[...$("clients").tBodies[0].rows].map(tr => [...tr.cells].map(td => td.textContent))].map(r => r.map(v => /[",\n]/.test(v) ? `"${v.replaceAll('"', '""')}"` : v).join(",")).join("\n") + "\n";
 function details() {
   const r = run();
   const tables = {
     curves: () => [["method", AXES[S.against][0], "accuracy %"], ...(p => p.x.map((x, k) => [p.name[k], p.shown[k], num(p.y[k])]))(plain("points"))],
-    heat: () => [["client", "nearest clients (cosine)"], ...(r.network?.clients || []).map(k => people[r.people].id[k]).map(id => [id, near(id).map(x => `${x[1]} (${num(x[0], 2)})`).join(", ")])],
+    heat: () => [["client", "nearest clients (cosine)"], ...(r.network?.clients || []).map(k => people[r.people].id[k]).map(id => [called(id), near(id).map(x => `${called(x[1])} (${num(x[0], 2)})`).join(", ")])],
     tau: () => [["round", ...(r.network?.layers || [])], ...(r.network?.tau || []).map(t => [t[0], ...t[1].map(v => num(v, 3))])],
-    timeline: () => [["round", "client", "what", "why"], ...(p => p.x.map((x, k) => [x, p.y[k], p.kind[k], p.reason[k]]))(plain("events"))]};
+    timeline: () => [["round", "client", "what", "why"], ...(p => p.x.map((x, k) => [x, p.who[k], p.kind[k], p.reason[k]]))(plain("events"))]};
   for (const d of document.querySelectorAll("details[data-table]")) { const fill = () => { if (!d.open) return; const [head, ...body] = tables[d.dataset.table](), t = node("table"), tr = node("tr");
     tr.append(...head.map(h => node("th", h, {scope: "col"}))); t.append(tr, ...body.map(b => { const q = node("tr"); q.append(...b.map(v => node("td", v))); return q; })); d.querySelector(".tbl")?.remove(); const box = node("div", "", {className: "tbl", tabIndex: 0}); box.append(t); d.append(box); }; d.ontoggle = fill; fill(); }
 }
