@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.names import PARTITIONS as KINDS
-from pa3dfl.data.partition import label_counts, partition, split
+from pa3dfl.data.partition import Splits, label_counts, partition
 
 
 def cut(
@@ -135,7 +135,7 @@ def test_unknown_kind() -> None:
     [(3, (1, 1, 1)), (9, (7, 1, 1)), (10, (8, 1, 1)), (29, (25, 2, 2)), (100, (80, 10, 10)), (600, (480, 60, 60))],
 )
 def test_split_sizes(rows: int, sizes: tuple[int, int, int]) -> None:
-    [s] = split([np.arange(rows) + 5], 0)
+    [s] = Splits([np.arange(rows) + 5], 0)
     assert (len(s.train), len(s.val), len(s.test)) == sizes
     assert sorted(np.concatenate([s.train, s.val, s.test]).tolist()) == list(range(5, rows + 5))
     if rows > 3:
@@ -144,21 +144,21 @@ def test_split_sizes(rows: int, sizes: tuple[int, int, int]) -> None:
 
 def test_split_of_a_client_depends_on_the_seed_and_its_own_rows() -> None:
     rows = np.arange(100, 200)
-    with_some, with_others = split([np.arange(50), rows], 0)[1], split([np.arange(30), rows], 0)[1]
+    with_some, with_others = Splits([np.arange(50), rows], 0)[1], Splits([np.arange(30), rows], 0)[1]
     assert with_some.test.tolist() == with_others.test.tolist()
-    assert with_some.test.tolist() != split([np.arange(50), rows], 1)[1].test.tolist()
-    assert with_some.test.tolist() != split([rows], 0)[0].test.tolist()
+    assert with_some.test.tolist() != Splits([np.arange(50), rows], 1)[1].test.tolist()
+    assert with_some.test.tolist() != Splits([rows], 0)[0].test.tolist()
 
 
 @pytest.mark.parametrize("n", [0, 2])
 def test_split_needs_three_rows(n: int) -> None:
     with pytest.raises(UserError, match=f"^client 1 would own {n} rows: at least 3 are needed .* use fewer --clients"):
-        split([np.arange(10), np.arange(n)], 0)
+        Splits([np.arange(10), np.arange(n)], 0)
 
 
 def test_splits_are_the_same_whether_kept_or_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[split.__module__], "RECENT", 2)
-    splits = split([np.arange(10) + 10 * i for i in range(4)], seed=0)
+    monkeypatch.setattr(sys.modules[Splits.__module__], "RECENT", 2)
+    splits = Splits([np.arange(10) + 10 * i for i in range(4)], seed=0)
     first = [splits[i].train.tolist() for i in range(4)]
     assert [splits[i].train.tolist() for i in (3, 3, 2, 1, 0)] == [first[i] for i in (3, 3, 2, 1, 0)]
     assert splits[0] is splits[0]
@@ -166,7 +166,7 @@ def test_splits_are_the_same_whether_kept_or_made_again(monkeypatch: pytest.Monk
 
 
 def test_sizes_of_splits_are_known_without_making_them() -> None:
-    splits = split([np.arange(n) for n in (3, 29, 100)], 0)
+    splits = Splits([np.arange(n) for n in (3, 29, 100)], 0)
     assert [splits.trained(i) for i in range(3)] == [len(s.train) for s in splits] == [1, 25, 80]
     assert np.array_equal(splits[1].train, splits[1].train)
     with pytest.raises(IndexError):

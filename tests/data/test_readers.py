@@ -12,7 +12,7 @@ from written import npz, write
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import identity
-from pa3dfl.data import Columns, split
+from pa3dfl.data import Columns, Splits
 from pa3dfl.data.arrays import NO_COLUMNS, TEST, TRAIN, VAL, Arrays
 from pa3dfl.data.sources import load
 from pa3dfl.methods import assembly
@@ -183,7 +183,7 @@ def test_leaf_folder_with_its_own_split(tmp_path: Path) -> None:
     assert arrays.client is not None
     assert arrays.part is not None
     assert [np.sum(arrays.part == p) for p in (TRAIN, VAL, TEST)] == [24, 0, 7]
-    parts = split([np.flatnonzero(arrays.client == i) for i in (0, 1)], 0, arrays.part)
+    parts = Splits([np.flatnonzero(arrays.client == i) for i in (0, 1)], 0, arrays.part)
     assert sorted(arrays.x[parts[0].test, 0]) == [15, 16, 17, 18, 19]
     assert (len(parts[0].train), len(parts[0].val), parts.trained(0), len(parts[1].train)) == (14, 1, 14, 8)
     assert not set(parts[0].val) & set(parts[0].train)
@@ -194,9 +194,9 @@ def test_leaf_folder_with_its_own_split(tmp_path: Path) -> None:
 def test_a_client_without_test_rows(tmp_path: Path) -> None:
     part = np.array([TRAIN, TRAIN, TRAIN, TEST, TEST, TEST, TRAIN], np.int8)
     with pytest.raises(UserError, match="client 0 has 3 rows to train and 0 to test"):
-        split([np.arange(3), np.arange(3, 7)], 0, part)
+        Splits([np.arange(3), np.arange(3, 7)], 0, part)
     with pytest.raises(UserError, match="client 0 has 1 rows to train and 3 to test"):
-        split([np.arange(3, 7)], 0, part)
+        Splits([np.arange(3, 7)], 0, part)
 
 
 BAD_LEAF: list[tuple[str, str]] = [

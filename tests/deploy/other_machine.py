@@ -3,19 +3,24 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Self
+
+import pytest
 
 
 class OtherMachine:
+    """A context; where there are no network namespaces, entering it skips the test."""
+
     def __init__(self) -> None:
         n = os.getpid() % 250
         self.name, self.cable = f"pa3dfl{os.getpid()}", (f"pa{os.getpid()}a", f"pa{os.getpid()}b")
         self.here, self.there = f"10.231.{n}.1", f"10.231.{n}.2"
 
-    def why_not(self) -> str | None:
-        """A reason to skip; the namespace is there if there is none."""
+    def __enter__(self) -> Self:
         if shutil.which("ip") is None:
-            return "network namespaces need the command ip (Debian: iproute2)"
+            pytest.skip("network namespaces need the command ip (Debian: iproute2)")
         try:
             self._ip("netns", "add", self.name)
             self._connect()
@@ -26,8 +31,11 @@ class OtherMachine:
             self._ip("-n", self.name, "link", "set", "lo", "up")
         except (subprocess.CalledProcessError, OSError) as e:
             self.close()
-            return f"network namespaces are not available: {getattr(e, 'stderr', str(e)).strip()}"
-        return None
+            pytest.skip(f"network namespaces are not available: {getattr(e, 'stderr', str(e)).strip()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _connect(self) -> None:
         self._ip("link", "add", self.cable[0], "type", "veth", "peer", "name", self.cable[1])
@@ -47,3 +55,14 @@ class OtherMachine:
 
     def _ip(self, *words: str) -> None:
         subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def machine_for_module(kind: type[OtherMachine]) -> Any:
+    """A fixture: one machine of this kind for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def machine() -> Iterator[OtherMachine]:
+        with kind() as machine:
+            yield machine
+
+    return machine

@@ -31,12 +31,20 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def width(live: Live, node: int) -> str:
-    """That of the model which the node has at the end."""
+    """The width of the model that the node has at the end."""
     return str(json.loads((live.deployment.nodes / f"node-{node}" / "model.json").read_text())["width"])
 
 
+def begin(live: Live, *flags: str) -> subprocess.Popen[str]:
+    """A training that goes on until `all_take_part` ends it; its first round is done."""
+    live.configure(rounds=1000, eval_every=3)
+    training = live.train("--overwrite", *flags)
+    live.wait_for_round(1)
+    return training
+
+
 def all_take_part(live: Live, training: subprocess.Popen[str]) -> tuple[str, list[dict[str, Any]]]:
-    """What the training said, and its rounds, after four rounds of all three; one of them was tested."""
+    """The training's output and its rounds, after four rounds with all three clients and an evaluation among them."""
     deadline = time.monotonic() + 400
     while [r["participants"] for r in records(live.deployment.run)[-4:]] != [[0, 1, 2]] * 4:
         assert time.monotonic() < deadline
@@ -47,9 +55,7 @@ def all_take_part(live: Live, training: subprocess.Popen[str]) -> tuple[str, lis
 
 
 def test_a_late_node_with_a_new_width(live: Live) -> None:
-    live.configure(rounds=1000, eval_every=3)
-    training = live.train("--overwrite", "--wait-for", "2")
-    live.wait_for_round(1)
+    training = begin(live, "--wait-for", "2")
     live.node(2)
     live.wait_for("node-2 came later and is client 2")
     _, made = all_take_part(live, training)
@@ -59,10 +65,8 @@ def test_a_late_node_with_a_new_width(live: Live) -> None:
 
 
 def test_another_node_takes_the_place_of_one_that_left(live: Live) -> None:
-    """Node 1 is killed while it is asked, and revoked; node-3 has another width and no state."""
-    live.configure(rounds=1000, eval_every=3)
-    training = live.train("--overwrite")
-    live.wait_for_round(1)
+    """Node 1 is killed during a round, and revoked; node-3 has another width and no state."""
+    training = begin(live)
     live.kill("node-1")
     shutil.copy(live.folder / "node-1.npz", live.folder / "node-3.npz")
     live.capacities.append("1/64")
@@ -79,10 +83,8 @@ def test_another_node_takes_the_place_of_one_that_left(live: Live) -> None:
 
 
 def test_other_data_and_another_capacity_between_rounds(live: Live) -> None:
-    """Node 0's file grows under the running node; node 2 is started again with half the capacity."""
-    live.configure(rounds=1000, eval_every=3)
-    training = live.train("--overwrite")
-    live.wait_for_round(1)
+    """Node 0's file grows while the node runs; node 2 is started again with half the capacity."""
+    training = begin(live)
     with np.load(live.folder / "node-0.npz") as f:
         np.savez(live.folder / "more.npz", x=np.concatenate([f["x"]] * 2), y=np.concatenate([f["y"]] * 2))
     (live.folder / "more.npz").replace(live.folder / "node-0.npz")

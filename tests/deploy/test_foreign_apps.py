@@ -21,7 +21,7 @@ from flwr.common.constant import ErrorCode
 from flwr.superlink.main import create_app
 from live import ENVIRONMENT, Live
 from machines import OPTIONS
-from other_machine import OtherMachine
+from other_machine import OtherMachine, machine_for_module
 from rogue import alive, ask, bundle, flwr, resident_megabytes, taken_over, write
 
 from pa3dfl.deploy.app import BUNDLE
@@ -33,16 +33,7 @@ from pa3dfl.engines.flower.engine import content, record
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1200)]
 FUZZED = 12_000
-
-
-@pytest.fixture(scope="module")
-def other_machine() -> Iterator[OtherMachine]:
-    place = OtherMachine()
-    reason = place.why_not()
-    if reason is not None:
-        pytest.skip(reason)
-    yield place
-    place.close()
+other_machine = machine_for_module(OtherMachine)
 
 
 @pytest.fixture(scope="module")

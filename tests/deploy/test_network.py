@@ -13,18 +13,11 @@ from bad_network import BadNetwork
 from compared import CAPACITIES, records, same, saved, survivors
 from live import Live, finish
 from machines import OPTIONS
+from other_machine import machine_for_module
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
 CUT_SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def line() -> Iterator[BadNetwork]:
-    line = BadNetwork()
-    if reason := line.why_not():
-        pytest.skip(reason)
-    yield line
-    line.close()
+line = machine_for_module(BadNetwork)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +32,6 @@ def live(line: BadNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def seconds(path: Path) -> list[float]:
-
     return [json.loads(text)["seconds"] for text in (path / "rounds.jsonl").read_text().splitlines()]
 
 

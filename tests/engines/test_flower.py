@@ -112,7 +112,7 @@ BAD: dict[str, tuple[Tamper, str]] = {
     "many rows": (said(n=10**12), "claims 1000000000000 training rows"),
     "rows in words": (said(n="many"), "n is 'many', expected a whole number"),
     "true rows": (said(n=True), "n is 'True', expected a whole number"),
-    "stale": (said(round=0), "answers 'train' of round 0, asked was 'train' of 1"),
+    "stale": (said(round=0), "answers 'train' of round 0, expected 'train' of 1"),
     "another's id": (said(client=2), "answers for client 2, not for itself"),
     "no loss": (said(loss=None), "loss is 'None', expected a number"),
     "ten times the bytes": (lambda facts, blob: [(facts, blob * 10 + b"x" * 20_000)], "bytes, expected at most"),

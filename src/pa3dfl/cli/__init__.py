@@ -44,20 +44,9 @@ def imported(name: str) -> Command:
 
 
 NAMES = (
-    "run",
-    "resume",
-    "report",
-    "page",
-    "compare",
-    "tune",
-    "reproduce",
-    "methods",
-    "cost",
-    "data",
-    "deploy",
-    "export",
+    "run", "resume", "report", "page", "compare", "tune", "reproduce", "methods", "cost", "data", "deploy", "export",
     "predict",
-)
+)  # fmt: skip
 COMMANDS: Mapping[str, Command] = {name: imported(name) for name in NAMES}
 
 

@@ -14,7 +14,7 @@ def resume(argv: list[str]) -> None:
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="run directory")
     parser.add_argument("--data-dir", metavar="X", help="folder of the data, if it has moved")
-    parser.add_argument("--track", metavar="X", help="trackers to go on with, or to begin with [those of the run]")
+    parser.add_argument("--track", metavar="X", help="trackers for the rest of the run [those of the run]")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     args = parser.parse_exactly(argv)
     from pa3dfl.experiments import api

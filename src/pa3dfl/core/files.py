@@ -17,7 +17,7 @@ def errors_name(path: Path) -> Iterator[None]:
     """Turn errors of the block into an OSError that names `path`."""
     try:
         yield
-    except safetensors.SafetensorError as e:  # it wraps an OSError, and its text holds the number
+    except safetensors.SafetensorError as e:  # it wraps an OSError, whose number is in its text
         number = re.search(r"(?:os error |Os { code: )(\d+)", str(e))
         if number is None:
             raise
@@ -30,7 +30,7 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Durable: the content survives a power failure right after the call."""
+    """Write a small file; it survives a power failure right after the call."""
     with _replacing(path) as part, part.open("wb") as f:
         f.write(content)
         f.flush()
@@ -38,7 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_tensors(path: Path, tree: Tree, durable: bool = False) -> None:
-    """As safetensors. A durable file survives a power failure right after the call, and takes longer to write."""
+    """Write a tree as safetensors. With `durable` the file survives a power failure right after the call."""
     with _replacing(path) as part:
         save_file(tree, part)
         if durable:
@@ -53,12 +53,12 @@ def read_tensors(path: Path) -> Tree:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path: the block writes it, then it replaces `path`."""
+    """A temporary path for the block to write; the file there then replaces `path`."""
     part = path.with_name(path.name + ".part")
     with errors_name(path):
         try:
             yield part
             os.replace(part, path)
         except BaseException:
-            part.unlink(missing_ok=True)  # on a full disk it would only take space
+            part.unlink(missing_ok=True)  # a full disk needs the space
             raise

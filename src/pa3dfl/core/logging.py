@@ -12,7 +12,7 @@ log.addHandler(logging.NullHandler())
 
 
 class StandardError(logging.Handler):
-    """Writes to what `sys.stderr` is at the moment, in colour on a terminal."""
+    """Writes to the current `sys.stderr`, in colour on a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         # One line of printable characters: parts of a message may come from another machine.

@@ -15,7 +15,7 @@ from rich.text import Text
 from pa3dfl.core.logging import log, messages_are_shown
 
 NAMED = 8
-"""The most clients that are named at once."""
+"""How many clients a line names at most."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -34,8 +34,10 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 class Meter:
-    """Counts units of work, each one client trained or tested. `work(r)` is the number of units in the first r rounds,
-    `begun` the number of rounds that an earlier process has done: the speed is measured without them.
+    """Counts units of work; a unit is one client trained or tested.
+
+    `work(r)` is the number of units in the first r rounds. An earlier process has done `begun` rounds, which do not
+    count for the speed.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Meter:
         self._live.stop()
 
     def begin(self, rnd: int, doing: str, clients: Sequence[int]) -> None:
-        """What happens from here on, for example `training`, and to which clients."""
+        """Show what happens now, for example `training`, and to which clients."""
         more = f" and {len(clients) - NAMED} others" if len(clients) > NAMED else ""
         self.round, self.doing = rnd, f"{doing} clients {', '.join(map(str, clients[:NAMED]))}{more}"
 
@@ -67,7 +69,7 @@ class Meter:
         self.done += 1
 
     def end(self, rnd: int, loss: float, accuracy: float | None) -> None:
-        """A round is done, with the clients that did not answer."""
+        """A round is done; clients that did not answer count as done."""
         self.done = self.work(rnd)
         if accuracy is not None:
             self.accuracies.append(accuracy)

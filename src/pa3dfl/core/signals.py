@@ -1,4 +1,4 @@
-"""Interrupts that wait until a change of state is complete."""
+"""Interrupts that take effect after a change of state is complete."""
 
 import contextlib
 import signal

@@ -4,7 +4,7 @@ from pa3dfl.core.options.names import DATA as NAMES
 from pa3dfl.core.options.names import PARTITIONS as KINDS
 from pa3dfl.data.arrays import Arrays, Columns
 from pa3dfl.data.federated import FederatedData, federate, histogram, mean_and_std, scaled
-from pa3dfl.data.partition import Split, Splits, label_counts, partition, split, split_one
+from pa3dfl.data.partition import Split, Splits, label_counts, partition, split_one
 from pa3dfl.data.readers.npz import load_own
 from pa3dfl.data.sources import available, load
 
@@ -25,6 +25,5 @@ __all__ = [
     "mean_and_std",
     "partition",
     "scaled",
-    "split",
     "split_one",
 ]

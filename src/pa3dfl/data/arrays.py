@@ -32,7 +32,7 @@ class Columns:
     """Names separated by commas; None: all others."""
 
     def given(self) -> list[str]:
-        """The options that were used."""
+        """The flags of the columns that were named."""
         values = {"--client-column": self.client, "--label-column": self.label, "--input-columns": self.inputs}
         return [option for option, value in values.items() if value is not None]
 

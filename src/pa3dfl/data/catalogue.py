@@ -107,20 +107,8 @@ CATALOGUE = {
         count=50_000,
         layouts=(
             _npz("cifar100"),
-            *_cifar(
-                "cifar-100-binary",
-                "cifar-100-binary.tar.gz",
-                ("train.bin",),
-                read_binary,
-                label_bytes=2,
-            ),
-            *_cifar(
-                "cifar-100-python",
-                "cifar-100-python.tar.gz",
-                ("train",),
-                read_pickles,
-                key=b"fine_labels",
-            ),
+            *_cifar("cifar-100-binary", "cifar-100-binary.tar.gz", ("train.bin",), read_binary, label_bytes=2),
+            *_cifar("cifar-100-python", "cifar-100-python.tar.gz", ("train",), read_pickles, key=b"fine_labels"),
         ),
         downloads=(Published(_CIFAR, "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
     ),

@@ -11,8 +11,7 @@ from torch import Tensor
 from pa3dfl.data.arrays import Arrays
 from pa3dfl.data.partition import Split
 
-# Channel means and deviations in use for the three data sets since McMahan et al. and FLGo; both
-# CIFARs share one pair.
+# The usual channel means and deviations (McMahan et al., FLGo); both CIFARs share one pair.
 _CIFAR = ((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.262))
 _FASHION = ((0.2859,), (0.3530,))
 STATISTICS = {"cifar10": _CIFAR, "cifar100": _CIFAR, "fashion-mnist": _FASHION, "fashion-mnist-10k": _FASHION}
@@ -31,7 +30,7 @@ class FederatedData:
     std: Tensor | None
     augment: bool
     layout: torch.memory_format = torch.contiguous_format
-    """Of images in memory: convolutions keep to that of their input."""
+    """The memory format of images; the outputs of convolutions have the same."""
     device: torch.device | None = None
     """Where batches go; None: where the rows are."""
 
@@ -42,7 +41,7 @@ class FederatedData:
 
     @property
     def measured(self) -> bool:
-        """Whether rows are measurements. Whole numbers that are no bytes may be tokens, and stay as they are."""
+        """Whether rows become floats. Whole numbers other than bytes may be tokens and stay unchanged."""
         return self.mean is not None or self.x.is_floating_point() or self.x.dtype == torch.uint8
 
     @property
@@ -73,7 +72,7 @@ class FederatedData:
     def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         if not self.measured:
             return x
-        # A copy, so that even images of one channel, which have either layout, carry the strides of the one asked for.
+        # A copy: images of one channel fit both layouts, and only a copy gets the strides of the wanted one.
         x = x.to(dtype, copy=True, memory_format=self.layout if x.ndim == 4 else torch.contiguous_format)
         if self.mean is not None and self.std is not None:
             x.sub_(self.mean.to(dtype)).div_(self.std.to(dtype))
@@ -87,7 +86,7 @@ class FederatedData:
 
 
 def taken(t: Tensor, rows: Tensor) -> Tensor:
-    """Some rows, copied in the fastest way of each device: on a CPU, t[rows] copies number by number."""
+    """A copy of some rows in the fastest way: on a CPU, t[rows] copies one number at a time."""
     return t.index_select(0, rows) if t.device.type == "cpu" else t[rows]
 
 

@@ -49,12 +49,14 @@ def partition(
     raise UserError(f"unknown partition {kind!r}: expected one of {', '.join(PARTITIONS)}")
 
 
-# Splits that are kept because they will be asked for again.
-RECENT = 1024
+RECENT = 1024  # splits in the cache
 
 
 class Splits(Sequence[Split]):
-    """The split of each client's rows, made on demand: of many clients, most are never sampled."""
+    """The split of each client's rows, made on demand: of many clients, most are never sampled.
+
+    `part` assigns each row of the data to training, validation or test; None: at random.
+    """
 
     def __init__(self, rows: Sequence[np.ndarray], seed: int, part: np.ndarray | None = None) -> None:
         self.rows, self.seed, self.part = rows, seed, part
@@ -84,11 +86,6 @@ class Splits(Sequence[Split]):
         return len(self.rows[i]) - 2 * _held_out(self.rows[i])
 
 
-def split(rows: Sequence[np.ndarray], seed: int, part: np.ndarray | None = None) -> Splits:
-    """`part` assigns each row of the data to training, validation or test; None: at random."""
-    return Splits(rows, seed, part)
-
-
 def split_one(client: int, rows: np.ndarray, seed: int, part: np.ndarray | None = None) -> Split:
     """0.8 / 0.1 / 0.1 of a client's rows at random, unstratified, or by the data's own parts."""
     _check_size(client, rows)
@@ -104,7 +101,7 @@ def split_one(client: int, rows: np.ndarray, seed: int, part: np.ndarray | None 
 
 
 def _held_out(rows: np.ndarray) -> int:
-    """How many rows a client has for validation, and as many for its test."""
+    """How many of a client's rows are for validation; as many others are for its test."""
     return max(1, len(rows) // 10)
 
 

@@ -54,7 +54,7 @@ def _(method: Pa3dFL) -> tuple[str, ...]:
 
 @encoder_forward.register
 def _(method: PFedGate, problem: Problem, width: Fraction, theta: Tree, fixed: Tree, x: Tensor) -> Tensor:
-    """The gate, and for a sparsity of p² a model of width p."""
+    """The gate, and a model of width p in place of one with a sparsity of p²."""
     score(take(GATE, theta), x)
     narrow = {k: leading(theta[k], shape) for k, shape in problem.model.shapes(width).items()}
     return problem.model.features(narrow, x, width)
@@ -62,7 +62,7 @@ def _(method: PFedGate, problem: Problem, width: Fraction, theta: Tree, fixed: T
 
 @encoder_forward.register
 def _(method: FLANC, problem: Problem, width: Fraction, theta: Tree, fixed: Tree, x: Tensor) -> Tensor:
-    """Bank and coefficients one after the other."""
+    """Apply the bank, then the coefficients."""
     factors = {f"{k}.weight": Composed(theta[BANK + k], theta[COEF + k]) for k in problem.model.layers}
     return problem.model.features(plain(problem, width, theta) | factors, x, width)
 

@@ -12,7 +12,7 @@ from pa3dfl.methods import Method, Score, Update
 from pa3dfl.methods.problem import Client, Task
 
 Tick = Callable[[], None]
-"""Called after each client, to show progress."""
+"""Called when a client is done, to show progress."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Round:
     scored: Collection[int] = ()
     """Ids of the clients whose trained models are tested right after training, for an evaluation."""
     shapes: dict[Fraction, Tree] = field(default_factory=dict)
-    """By width, the shapes of what a client is sent; filled by `download`."""
+    """For each width, the shapes of what a client is sent; filled by `download`."""
     sent: dict[int, Tree] | None = None
-    """By client, what it is sent; filled by `download`. None: do not keep it."""
+    """For each client, what it is sent; filled by `download`. None: do not keep it."""
     keeps: bool = False
-    """Whether the updates of scored clients bring the tested models."""
+    """Whether the updates of scored clients include the tested models."""
 
     def download(self, clients: Sequence[Client]) -> list[Tree]:
         """The trees that these clients are sent. Engines call this once per client, and never `Method.download`."""
@@ -72,7 +72,7 @@ class Engine(ABC):
         """
 
     def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
-        """The models of some of the clients that `evaluate` tests by a rule, made as it makes them."""
+        """Make again the models that `evaluate` tests by a rule, for some of the clients."""
         raise UserError(
             f"a simulation by engine {self.name!r} keeps no client's model: train again with --engine sequential, "
             "which gives the same results, and export that run"

@@ -1,8 +1,8 @@
 """The cost of a method for a client: multiply-adds, parameters, bytes and, on request, memory.
 
-All but memory is counted on tensors with shapes and without contents. `encoder_multiply_adds` follows the paper's
-efficiency table: forward multiply-adds of one batch through the encoder, with the recovery of weights and without the
-head (`accounting.py`). `step_multiply_adds` counts all forward passes of a local step.
+Everything but memory is counted on tensors that have shapes and no contents. `encoder_multiply_adds` follows the
+paper's efficiency table: forward multiply-adds of one batch through the encoder, with the recovery of weights and
+without the head (`accounting.py`). `step_multiply_adds` counts all forward passes of a local step.
 """
 
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def _record(
 def _multiply_adds(
     method: Method, problem: Problem, batch: int, width: Fraction, theta: Tree, fixed: Tree
 ) -> dict[str, int | None]:
-    """Of the encoder by the table's convention, of the encoder in each order of the method, and of a whole step."""
+    """Multiply-adds of the encoder by the table's convention and in each order of the method, and of a whole step."""
     x = problem.model.blank(batch, META)
     y = torch.empty(batch, dtype=torch.int64, device=META)
     draws = method.draw(problem, width, generator(0, "cost"))

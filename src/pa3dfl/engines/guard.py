@@ -34,7 +34,7 @@ class Guard:
         self._specs: dict[Fraction, Spec] = {}
 
     def spec(self, client: Client, shapes: Mapping[Fraction, Tree]) -> Spec:
-        """The specification of a client's upload, given what a client of each width is sent; only shapes count."""
+        """The specification of a client's upload, given the shapes of what clients of each width are sent."""
         if client.width not in self._specs:
             method, task = self.method, self.task
             down = zeros(shapes[client.width], task.device)

@@ -24,7 +24,7 @@ DROPOUT = "dropout/seed"
 
 
 def repeatable(method: Method, task: Task) -> bool:
-    """Whether a step may be recorded: what is dropped out is drawn anew in each."""
+    """Whether a step may be recorded. A step with dropout may not: a replay would drop the same entries again."""
     return method.capturable and not task.model.drops_out
 
 
@@ -44,7 +44,7 @@ def order(task: Task, client: Client, rnd: int, purpose: str) -> tuple[Tensor, T
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device, copied without waiting for the device's work."""
+    """A copy on the device; the host does not wait for the device's work."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
@@ -186,9 +186,7 @@ def score(method: Method, task: Task, client: Client, rule: str, candidates: dic
     return score_of(task, client, rule, alpha, val[best].tolist(), test.tolist())
 
 
-def score_of(
-    task: Task, client: Client, rule: str, alpha: float, val: Sequence[float], test: Sequence[float]
-) -> Score:  # fmt: skip
+def score_of(task: Task, client: Client, rule: str, alpha: float, val: Sequence[float], test: Sequence[float]) -> Score:
     """The score, from the tallies of the chosen model."""
     n_val, n_test = (len(task.data.rows(client.id, part)) for part in ("val", "test"))
     return Score(client.id, rule, val[0] / n_val, val[1] / n_val, test[0] / n_test, alpha)

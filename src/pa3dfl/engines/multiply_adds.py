@@ -1,4 +1,4 @@
-"""How many multiply-adds PyTorch code takes, counted on tensors that have shapes and no contents."""
+"""Counts the multiply-adds of PyTorch code on tensors that have shapes and no contents."""
 
 from collections.abc import Callable
 from dataclasses import replace

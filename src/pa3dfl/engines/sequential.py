@@ -60,7 +60,7 @@ class Sequential(Engine):
     def _chunks(
         self, work: Round, ids: Collection[int], test: Callable[[Client, Tree], T], tick: Tick
     ) -> Iterator[T]:  # fmt: skip
-        """The tests of some clients. Downloads are made for whole chunks, because their last bits depend on that."""
+        """Test some of the clients. Downloads are made for whole chunks, because last bits depend on the chunk."""
         for at in range(0, len(work.clients), self.chunk):
             chunk = work.clients[at : at + self.chunk]
             wanted = [(i, c) for i, c in enumerate(chunk) if c.id in ids]

@@ -1,8 +1,8 @@
 """Checkpoints of a run: a process may be killed at any moment, and the last committed state can be read.
 
 A checkpoint is a set of safetensors files and a JSON manifest that names them. Each file's name holds its round, and
-the file is never changed. Replacing the manifest commits the state. The manifest before it and its files stay, so that
-a run can still be resumed if the disk loses the last write.
+the file is never changed. Replacing the manifest commits the state. The previous manifest and its files stay, so that a
+run can still be resumed if the disk loses the last write.
 
 The state of the best evaluation is kept in the same way: the manifest names its files, so that they stay. It costs no
 further write, because a checkpoint is saved whenever the best improves.
@@ -33,13 +33,13 @@ class Saved:
 
 
 class BestFiles(NamedTuple):
-    """What a client's best evaluation started from: names of files, None for what was not there."""
+    """The names of the files that a client's best evaluation started from; None where there was no tree."""
 
     round: int
     server: str | None
     private: str | None
     model: str | None
-    """The model itself, where a test by `kept` used one that nothing else makes again."""
+    """The tested model, if it was tested by `kept`: it cannot be computed again."""
 
 
 @dataclass
@@ -48,12 +48,12 @@ class Checkpoints:
 
     folder: Path
     best: dict[int, BestFiles] = field(default_factory=dict)
-    """By client."""
+    """The files of each client's best evaluation."""
     _private_files: dict[int, str] = field(default_factory=dict)
     _models: dict[int, str] = field(default_factory=dict)
 
     def put_models(self, rnd: int, models: Mapping[int, Tree | None]) -> None:
-        """Keep the tested models that a round left, in place of those before; None: the client was not tested."""
+        """Write the tested models of a round, in place of earlier ones; None: the client was not tested."""
         for i, model in models.items():
             self._models.pop(i, None)
             if model is not None:
@@ -99,7 +99,7 @@ class Checkpoints:
             raise UserError(f"checkpoint of round {rnd} could not be written to {self.folder}: {e.strerror}") from e
 
     def facts(self) -> dict[str, Any] | None:
-        """What the newest checkpoint holds beside tensors; fills `best`. None before the first commit."""
+        """Everything in the newest checkpoint but tensors; also sets `best`. None before the first commit."""
         path = self.folder / CURRENT
         if not path.exists():
             return None
@@ -135,14 +135,14 @@ class Checkpoints:
         return Saved(manifest["round"], server, private, manifest["facts"])
 
     def _name(self, manifest: dict[str, Any]) -> None:
-        """Take over the names of files."""
+        """Read the names of files from a manifest."""
         self._private_files = {int(i): name for i, name in manifest["private"].items()}
         # Runs of earlier versions have neither.
         self._models = {int(i): name for i, name in manifest.get("models", {}).items()}
         self.best = {int(i): BestFiles(*files) for i, files in manifest.get("best", {}).items()}
 
     def read(self, name: str | None, device: torch.device) -> Tree:
-        """The tensors of one file; none for None."""
+        """The tensors of a file; an empty tree for None."""
         return {k: v.to(device) for k, v in read_tensors(self.folder / name).items()} if name else {}
 
     def _forget(self) -> None:

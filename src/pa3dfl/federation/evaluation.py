@@ -11,11 +11,11 @@ from pa3dfl.methods import Score
 from pa3dfl.runs.metrics import averages
 
 Scores = dict[str, list[Score]]
-"""By rule of testing, each list in the order of clients."""
+"""For each rule of testing, the scores in the order of clients."""
 
 
 def score(engine: Engine, work: Round, rules: list[str], kept: Mapping[int, Score], tick: Tick) -> Scores:
-    """Test the clients of `work`. `kept` holds the scores of the models that training left."""
+    """Test the clients of `work`. `kept` holds the scores of the models from the clients' last training."""
     scores = engine.evaluate(work, rules, tick)
     by_rule = {rule: [s for s in scores if s.rule == rule] for rule in rules}
     # A client that never took part has only the model that it would receive.
@@ -41,6 +41,6 @@ def judge(state: State, by_rule: Scores, plan: Plan, best_round_per_client: bool
 
 
 def record(by_rule: Scores, tested: str, untested: list[int]) -> dict[str, Any]:
-    """What rounds.jsonl says of an evaluation: the means by rule `tested`, then those by every rule."""
+    """The entries of rounds.jsonl for an evaluation: the means by rule `tested`, then those by every rule."""
     rules = {rule: averages(scores) for rule, scores in by_rule.items()}
     return rules[tested] | {"untested": untested, "rules": rules}

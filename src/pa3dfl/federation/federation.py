@@ -138,7 +138,7 @@ class Federation:
     def train(
         self, state: State, cohort: list[Client], rnd: int, meter: Meter
     ) -> tuple[list[Update], dict[int, Tree] | None]:
-        """The cohort's updates, and what each client was sent if robust aggregation asks for it."""
+        """The cohort's updates, and what each client was sent if robust aggregation needs it."""
         sent: dict[int, Tree] | None = None if self.plan.robust == "mean" else {}
         updates = self.engine.train(self.work(state, cohort, rnd, self.last_seen(cohort, rnd), sent), meter.tick)
         if not updates:
@@ -146,7 +146,7 @@ class Federation:
         return updates, sent
 
     def aggregate(self, state: State, rnd: int, accepted: list[Update], sent: dict[int, Tree] | None) -> None:
-        """Change the server's state by the accepted updates, and take over the states of their clients."""
+        """Change the server's state by the accepted updates, and store the private states of their clients."""
         if not accepted:
             return
         kept = {u.client.id: u.private for u in accepted if u.private}
@@ -201,7 +201,7 @@ class Federation:
     def record(
         self, rnd: int, cohort: list[Client], updates: list[Update], accepted: list[Update], rejected: list[Rejected]
     ) -> dict[str, Any]:
-        """What rounds.jsonl says of a round's training."""
+        """The entries of rounds.jsonl for a round's training."""
         return {
             "round": rnd,
             "train_loss": mean_loss(accepted or updates),
@@ -214,7 +214,7 @@ class Federation:
         }
 
     def members(self) -> list[Client]:
-        """The clients that train. In a deployment, places may be free for nodes that have not joined yet."""
+        """The clients that train. A deployment may have client numbers for nodes that have not joined yet."""
         return [c for c in self.task.clients if c.n and c.id not in self.task.newcomers]
 
     def tested(self) -> list[Client]:

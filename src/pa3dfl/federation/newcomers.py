@@ -1,7 +1,7 @@
 """Newcomers join after the last round, each as if it were the only one: the federation does not change for it.
 
-A newcomer trains a few rounds. After each, the method may learn what the server keeps of this client (`Method.welcome`)
-from its update; everything else of the server's state is frozen. After some of these rounds it is tested.
+A newcomer trains a few rounds. After each, the method may change what the server stores about this client
+(`Method.welcome`); the rest of the server's state is frozen. After some of these rounds the newcomer is tested.
 """
 
 import math
@@ -28,7 +28,7 @@ RULES = ("received", "adapted")
 
 @dataclass(frozen=True)
 class Arrivals(Round):
-    """Local work of newcomers; `own` holds what the server keeps of each."""
+    """Local work of newcomers; `own` holds what the server stores about each."""
 
     own: Mapping[int, Tree] = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ class Arrivals(Round):
 
 @dataclass
 class Joining:
-    """How far the newcomers are: the rounds that they have trained, and the scores `[rounds, score]` so far."""
+    """The progress of the newcomers: how many rounds they have trained, and their scores, each with its round."""
 
     work: Round
     engine: Engine
@@ -57,7 +57,7 @@ class Joining:
         self.checkpoints = Checkpoints(self.directory.checkpoints / "newcomers")
 
     def run(self) -> None:
-        """From where it was stopped to the end."""
+        """Train until the last round, from the last checkpoint if there is one."""
         self.restore()
         n, last, tests = len(self.work.clients), self.plan.newcomer_rounds, self.tests()
         meter = Meter(

@@ -1,8 +1,8 @@
 """Computes again the models that the best evaluation tested, from the state that it started from.
 
-The engine does again what it did at the test: it makes the downloads of all clients that were tested together, and
-trains, by the rule `adapted`, on the same rows in the same order. A model that was tested by `kept` is read, because
-the state before its client's last participation is gone.
+The engine repeats what it did at the test: it makes the downloads of all clients that were tested together, and
+trains, by the rule `adapted`, on the same rows in the same order. A model that was tested by `kept` is read from its
+file, because the state that its training started from is gone.
 """
 
 from collections.abc import Collection, Iterator
@@ -27,7 +27,7 @@ class Remade:
     """The round of the evaluation."""
     recorded: Score
     score: Score
-    """Of the model as it is now."""
+    """The score of the model that was computed again."""
     tree: Tree
     """The candidate that was tested, see `Method.personal`."""
 
@@ -42,7 +42,7 @@ def recorded(federation: Federation) -> dict[int, Score]:
 
 
 def remade(federation: Federation, ids: Collection[int]) -> Iterator[Remade]:
-    """The tested models of some clients, each with the score that it has now."""
+    """The tested models of some clients, each with its new score."""
     scores, best = recorded(federation), federation.checkpoints.best
     lacking = sorted(set(ids) - best.keys())
     if lacking:

@@ -55,7 +55,7 @@ class Best:
     val: float = -1.0
     scores: list[Score] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
-    """Of each score: `round`, unless every client has a best round of its own."""
+    """The round of each score: `round`, unless every client has a best round of its own."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Best":
@@ -79,7 +79,7 @@ class State:
     """The rule whose scores choose the best round."""
     bests: dict[str, Best] = field(default_factory=dict)
     kept: dict[int, Score] = field(default_factory=dict)
-    """By client: the score of the model that its last participation left."""
+    """For each client, the score of the model from its last participation."""
     seconds: float = 0.0
     rejected: int = 0
     record: dict[str, Any] | None = None

@@ -17,7 +17,7 @@ from pa3dfl.core.options.capacity import capacities, width_of
 from pa3dfl.core.options.config import Config, resolve
 from pa3dfl.core.options.names import DATA
 from pa3dfl.core.options.newcomers import newcomers
-from pa3dfl.data import Arrays, Columns, federate, load, partition, split
+from pa3dfl.data import Arrays, Columns, Splits, federate, load, partition
 from pa3dfl.methods import Method
 from pa3dfl.methods.problem import Client, LocalTraining, Task
 from pa3dfl.methods.sizes import strict_widths
@@ -52,7 +52,7 @@ def make_method(config: Config) -> Method:
 def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
     device = device_of(config.device)
     kind, rows = owners(config, arrays)
-    splits = split(rows, config.seed, arrays.part if kind == "natural" else None)
+    splits = Splits(rows, config.seed, arrays.part if kind == "natural" else None)
     augment = bool(config.augment)
     if augment and (arrays.x.ndim != 4 or arrays.x.dtype.kind != "u"):
         raise UserError("augment needs images (N, C, H, W of bytes): this data has none; use --augment false")
@@ -79,7 +79,7 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
 
 
 def _refuse_unknown_tokens(model: Model, arrays: Arrays) -> None:
-    """An embedding asked for a row that it does not have ends a process on a GPU."""
+    """On a GPU, a token beyond the rows of an embedding would end the process."""
     rows = max((model.full_shapes[f"{table}.weight"][0] for table in model.tables), default=0)
     if model.whole_numbers and arrays.x.dtype.kind in "iu" and not 0 <= arrays.x.min() <= arrays.x.max() < rows:
         raise UserError(
@@ -89,7 +89,7 @@ def _refuse_unknown_tokens(model: Model, arrays: Arrays) -> None:
 
 
 def suited(arrays: Arrays) -> str:
-    """A network of the package for such rows."""
+    """The name of a built-in network that suits the data."""
     if arrays.x.ndim == 2:
         return "mlp-tabular" if arrays.x.dtype.kind == "f" else "lstm-text"
     return "cnn-sensor" if arrays.x.ndim == 3 else "cnn-fashion"
@@ -187,7 +187,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def _slug(text: str) -> str:
-    """Part of a file name: without folders, and short enough for a file system."""
+    """The text as part of a file name: without folders, and short enough for a file system."""
     name = Path(text).stem if text.endswith(".csv") else text
     return "".join(c if c.isalnum() else "-" for c in name)[:60]
 

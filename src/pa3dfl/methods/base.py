@@ -119,7 +119,7 @@ class Method(ABC):
         return theta, {}
 
     def untrained(self, problem: Problem, start: Tree, private: Tree) -> Tree:
-        """What stands for the trained tree where a test comes without training: by default the start of training."""
+        """The tree that replaces the trained one in a test without training: by default the start of training."""
         return start
 
     def aggregate(self, task: Task, server: Tree, updates: list[Update], rnd: int) -> Tree:
@@ -130,16 +130,16 @@ class Method(ABC):
         return mean([u.tree for u in updates], [u.n for u in updates])
 
     def welcome(self, task: Task, server: Tree, client: Client, update: Update | None) -> Tree:
-        """What the server keeps of a client that joins after training: entries that complete its state for this client.
+        """What the server stores about a client that joins after training: entries that complete its state for it.
 
-        Everything else of the state stays as it is. Called at the client's arrival, with no update, and after each of
-        its rounds; `server` then holds the entries of the call before. By default nothing is kept: the client receives
+        All other entries stay unchanged. Called when the client arrives, without an update, and after each of its
+        rounds; `server` then holds the entries of the call before. By default nothing is stored: the client receives
         the current model and adapts it.
         """
         return {}
 
     def history(self, task: Task, server: Tree, clients: Sequence[int]) -> Tree:
-        """What a run keeps of the server's state at an evaluation, for pictures: see `pa3dfl.runs.history`."""
+        """Parts of the server's state that a run stores at each evaluation, for pictures: see `pa3dfl.runs.history`."""
         return {}
 
     def weights(self, problem: Problem, width: Fraction, theta: Tree, fixed: Tree) -> Tree:

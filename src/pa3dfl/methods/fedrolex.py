@@ -40,6 +40,6 @@ class FedRolex(Method):
 
 
 def places_of(problem: Problem, server: Tree, clients: Sequence[Client], rnd: int) -> dict[Fraction, Places]:
-    """By width, the entries that clients hold in a round; indices are on the server's device."""
+    """For each width, the entries that clients hold in a round; indices are on the server's device."""
     device = next(iter(server.values())).device
     return {w: rolling_places(problem.model, w, rnd - 1, device) for w in {c.width for c in clients}}

@@ -120,7 +120,7 @@ def plain(problem: Problem, width: Fraction, theta: Tree) -> Tree:
 
 
 def banks(method: FLANC, problem: Problem) -> dict[str, tuple[int, ...]]:
-    """By layer, the shape (R2, R1, kernel) of its bank; R1 is the layer's number of inputs at p_min."""
+    """For each layer, the shape (R2, R1, kernel) of its bank; R1 is the layer's number of inputs at p_min."""
     full, narrow = problem.model.shapes(Fraction(1)), problem.model.shapes(problem.p_min)
     outputs = {layer: full[f"{layer}.weight"][0] for layer in problem.model.layers}
     return {k: (max(1, round(t * method.basis)), *narrow[f"{k}.weight"][1:]) for k, t in outputs.items()}

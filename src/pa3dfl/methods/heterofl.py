@@ -103,7 +103,7 @@ def halved(p: Fraction) -> Fraction:
 
 
 def scaled(problem: Problem, width: Fraction, theta: Tree, divide: str) -> Tree:
-    """Weights with larger encoder outputs, so that narrow layers have the magnitude of full ones."""
+    """Weights that enlarge the encoder's outputs, so that narrow layers have the magnitude of full ones."""
     layers = [n for n in problem.model.layers if not any(s in n.lower() for s in SHORTCUTS)]
     if divide == "all":
         names = [f"{n}.{kind}" for n in layers for kind in ("weight", "bias") if f"{n}.{kind}" in theta]

@@ -1,7 +1,7 @@
 """LocalOnly: every client trains alone, at its own width, without any communication.
 
-A client trains when it is sampled, and so gets on average the R·E·m/N epochs that a federation of R rounds would give
-it. Its best evaluation by its own validation data counts.
+A client trains when it is sampled. In R rounds of m among N clients it trains R·E·m/N epochs on average, as in a
+federation. The evaluation counts that is best on the client's own validation data.
 """
 
 from collections.abc import Sequence

@@ -44,11 +44,11 @@ class Blocks(NamedTuple):
     """The blocks of all parameter tensors, in order."""
 
     cuts: dict[str, tuple[int, int]]
-    """By parameter tensor: its number of blocks, and the size of all but the last."""
+    """For each parameter tensor, its number of blocks, and the size of all but the last."""
     sizes: Tensor
     """(blocks, 2): entries in linear layers and in the rest; float64, so that sums are exact."""
     always: Tensor
-    """Which blocks are kept whatever their score."""
+    """Which blocks are kept at any score."""
 
 
 @dataclass(frozen=True)

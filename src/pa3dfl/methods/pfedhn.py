@@ -1,4 +1,4 @@
-"""pFedHN with personal classifiers: a hyper-network makes each client's encoder, its head stays with it.
+"""pFedHN with personal classifiers: a hyper-network makes each client's encoder; each client keeps its own head.
 
 Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 2021. An embedding of each client
 passes an MLP, and one linear output per parameter tensor makes the encoder from it. A client trains the
@@ -92,14 +92,6 @@ def hypernetwork(method: PFedHN, problem: Problem, width: Fraction) -> HyperNetw
         std = initialisation.deviation(problem.model.rule, math.prod(shape[1:])) if len(shape) > 1 else 0.0
         outputs[name] = Output(shape, SPREAD * std)
     return HyperNetwork(
-        outputs,
-        method.embedding,
-        method.hidden,
-        method.layers + 1,
-        tau=1.0,
-        tau_min=0.0,
-        rate=method.hn_lr,
-        encoder_rate=method.hn_lr,
-        clip_norm=method.hn_clip,
-        attention=False,
-    )
+        outputs, method.embedding, method.hidden, method.layers + 1, tau=1.0, tau_min=0.0, rate=method.hn_lr,
+        encoder_rate=method.hn_lr, clip_norm=method.hn_clip, attention=False,
+    )  # fmt: skip

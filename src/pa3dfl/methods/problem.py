@@ -50,9 +50,9 @@ class Problem:
     device: torch.device
     _: KW_ONLY
     dtype: torch.dtype = torch.float32
-    """Of weights, and of all arithmetic unless `compute` is set."""
+    """The type of weights, and of all arithmetic unless `compute` is set."""
     compute: torch.dtype | None = None
-    """Of the networks' products, forward and backward, where it is narrower than that of the weights."""
+    """The type of the networks' products, forward and backward, where it is narrower than that of the weights."""
 
     def arithmetic(self) -> AbstractContextManager[object]:
         """The context in which networks run."""

@@ -22,7 +22,7 @@ from pa3dfl.models import Model
 
 
 def held(method: Method, task: Task, client: Client, down: Tree) -> int:
-    """|θ_i|: the parameters that a client receives, and those that it trains and never sends.
+    """|θ_i|: the parameters that a client receives, and those that it trains but never sends.
 
     A second copy of the received parameters (Ditto's) is not counted, because r is about the size of a model.
     """
@@ -71,7 +71,7 @@ def strict_widths(method: Method, model: Model, p_min: Fraction, r: Sequence[Fra
 
 
 def one_client(problem: Problem, client: Client, rows: int = 0) -> Task:
-    """A task of this client alone, with zeros as training data: hooks that make states ask for clients and data."""
+    """A task with this client only, and zeros as training data: methods read clients and data to make their states."""
     none, device = np.empty(0, np.int64), problem.device
     data = FederatedData(
         problem.model.blank(rows, device),

@@ -1,4 +1,4 @@
-"""Dimensions of parameters that consist of blocks, of which each shrinks by itself.
+"""Dimensions of parameters that consist of blocks, each of which shrinks separately.
 
 Blocks are heads of attention, the two directions of a recurrent layer, and positions of a flattened sequence. A narrow
 client has the leading entries of every block. Convolutions are flattened channel first, so their leading entries are
@@ -49,7 +49,7 @@ def all_blocks(
     model: "Model", heads: Blocks, run: Callable[[Mapping[str, Tensor]], Tensor], narrow: nn.Module | None,
     batch: Tensor,
 ) -> Blocks:  # fmt: skip
-    """Blocks of heads, and those that a trace of one batch through the network shows, and through a narrow one."""
+    """Blocks of heads, and the blocks that one batch shows, traced through the network and through a narrow one."""
     shapes = model.full_shapes
     with torch.enable_grad():
         params = {k: torch.zeros(s).requires_grad_() for k, s in shapes.items()}
@@ -89,7 +89,7 @@ def all_blocks(
 def divided_rows(
     model: "Model", out: Tensor, params: Mapping[str, Tensor], narrow: nn.Module, batch: Tensor
 ) -> dict[str, tuple[int, int]]:
-    """By layer whose outputs are divided: how many blocks shrink, how many outputs belong together."""
+    """For each layer whose outputs are divided: how many blocks shrink, and how many outputs belong together."""
     own = [n for n in model.layers if all(n not in of for of in model.stacks.layers.values())]
     full = divided(model.name, out, params, own)
     if not full:
@@ -102,7 +102,7 @@ def divided_rows(
 def columns(
     model: "Model", k: str, by: Collection[str], rows: Mapping[str, tuple[int, int]], orders: Orders, units: Orders
 ) -> None:
-    """Blocks of the dimensions of a parameter that divided outputs reach: whole, or one of the pieces."""
+    """Note the blocks of a parameter's input dimensions that read divided outputs, all of them or one piece."""
     of = {(model.outputs(n), rows.get(n, (1, 1))) for n in by}
     if len(of) > 1:
         raise UserError(

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Numbers that a CPU handles at once, at most.
+# How many numbers a CPU processes at once, at most.
 BFLOAT16_VECTOR = 32
 
 
@@ -22,7 +22,7 @@ class PooledConv2d(nn.Conv2d):
 
 
 def in_short_runs(out: Tensor) -> bool:
-    """Whether a CPU would add to a pixel's few channels one by one: adding to an image at once is faster."""
+    """Whether a CPU would add the bias to the few channels of each pixel; adding it to whole images is faster."""
     on_cpu, channels_last = out.device.type == "cpu", out.stride(1) == 1
     return on_cpu and channels_last and out.dtype is torch.bfloat16 and out.shape[1] < BFLOAT16_VECTOR
 

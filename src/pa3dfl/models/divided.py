@@ -1,7 +1,7 @@
 """Layers whose outputs a network divides before another layer takes them: into heads, into q, k and v, into gates.
 
-Each piece shrinks by itself, as those of PyTorch's own attention and recurrent layers do. Which layers these are is
-read off the backward graph of one batch, at full width and at a narrow one.
+Each piece shrinks separately, as in PyTorch's own attention and recurrent layers. The backward graph of one batch, at
+full width and at a narrow one, shows which layers these are.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ MIXES = ("Mm", "Bmm", "Addmm", "ScaledDot", "Softmax", "LogSoftmax", "Cat", "Emb
 
 
 def divided(name: str, out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) -> dict[str, Stages]:
-    """By linear layer among `layers`, how its outputs are divided; those that are not are left out."""
+    """How the outputs of the linear layers among `layers` are divided; layers without a division are left out."""
     used = applications(out.grad_fn, {id(v): k for k, v in params.items()})
     of_layers = {node for k, nodes in used.items() if params[k].ndim > 1 for node in nodes}
     users = _users(out.grad_fn)
@@ -58,7 +58,7 @@ def pieces(name: str, layer: str, size: int, full: Stages, narrow: Stages) -> tu
 
 
 def _users(root: Any) -> dict[Any, list[Any]]:
-    """By node of the graph, those that take its output."""
+    """For each node of the graph, the nodes that use its output."""
     users: dict[Any, list[Any]] = {}
     stack, seen = [root], {root}
     while stack:
@@ -96,5 +96,5 @@ def _follow(
 
 
 def _splits_last(shape: tuple[int, ...], size: int) -> bool:
-    """Whether trailing dimensions of a view are what was the last one."""
+    """Whether a view splits the last dimension into several."""
     return any(prod(shape[-k:]) == size for k in range(2, len(shape) + 1)) and 1 < shape[-1] < size

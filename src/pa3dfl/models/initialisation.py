@@ -14,8 +14,6 @@ from torch import Tensor
 from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree
 
-RULES = ("he", "pytorch")
-
 
 def deviation(rule: str, fan_in: int, without_relu: bool = False) -> float:
     """Standard deviation of a layer's weights."""

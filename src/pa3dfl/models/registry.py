@@ -62,7 +62,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def import_file(file: Path) -> ModuleType:
-    """A file as a module, once; what lies beside it can be imported from it."""
+    """Import a file as a module, once. The file can import its neighbours."""
     name = str(file.resolve())
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)

@@ -32,8 +32,8 @@ class ResNet18(nn.Module):
         features = 512 if full_features else w[3]
         self.conv1 = nn.Conv2d(depth, w[0], 7, 2, padding=3, bias=False)
         self.norm1 = nn.GroupNorm(2, w[0])
-        # The last block keeps its full output where asked to, at every width; it then needs a 1×1
-        # shortcut, and has it at width 1 too, so that all clients hold the same tensors.
+        # With `full_features` the last block needs a 1×1 shortcut at narrow widths, and has it at width 1 too, so that
+        # all clients hold the same tensors.
         self.blocks = nn.Sequential(
             BasicBlock(w[0], w[0], w[0]),
             BasicBlock(w[0], w[0], w[0]),

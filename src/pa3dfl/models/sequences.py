@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Tokens: bytes, unless there are more classes, which are then the vocabulary too.
+# Tokens are bytes, or the classes if there are more.
 VOCABULARY = 256
 
 
 class LSTMText(nn.Module):
-    """Tokens, two recurrent layers; the output at the last token decides."""
+    """Two recurrent layers over tokens; the head reads the output at the last token."""
 
     def __init__(self, width: float, num_classes: int) -> None:
         super().__init__()
@@ -39,9 +39,10 @@ def lengths(x: Tensor) -> Tensor:
 
 
 class Transformer(nn.Module):
-    """What `first` makes of a batch (rows, positions, features), with learned positions; the mean decides.
+    """A transformer over the output of `first` (rows, positions, features), with learned positions.
 
-    `piece` moments of the input are one position; None: the input has no padding.
+    The head reads the mean over the positions. Each position covers `piece` time steps of the input; None: the input
+    has no padding.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Transformer(nn.Module):
 
 
 class Patches(nn.Module):
-    """What a convolution makes of the pieces of an image or of a signal, as a sequence."""
+    """The output of a convolution over pieces of an image or of a signal, as a sequence."""
 
     def __init__(self, project: nn.Module) -> None:
         super().__init__()
@@ -101,15 +102,15 @@ class Sensors(nn.Module):
 
 
 def _cut(h: Tensor, n: Tensor) -> Tensor:
-    """Zero after the first n moments."""
+    """Zero after the first n steps."""
     return h.masked_fill((torch.arange(h.shape[2], device=h.device) >= n)[:, None], 0.0)
 
 
 def _quarters(h: Tensor, n: Tensor) -> Tensor:
-    """The mean of each quarter of the first n moments, which are cut as by `nn.AdaptiveAvgPool1d(4)`."""
-    quarter, moment = torch.arange(4, device=h.device), torch.arange(h.shape[2], device=h.device)
+    """The mean of each quarter of the first n steps, which are cut as by `nn.AdaptiveAvgPool1d(4)`."""
+    quarter, step = torch.arange(4, device=h.device), torch.arange(h.shape[2], device=h.device)
     start, end = quarter * n // 4, ((quarter + 1) * n + 3) // 4
-    within = (moment >= start[..., None]) & (moment < end[..., None])
+    within = (step >= start[..., None]) & (step < end[..., None])
     share = within.to(h.dtype) / (end - start)[..., None]
     return h @ share.transpose(1, 2)
 
@@ -126,15 +127,15 @@ def transformer_text(width: float, input_shape: tuple[int, ...] = (80,), num_cla
 
 
 def transformer_sensor(width: float, input_shape: tuple[int, ...] = (6, 128), num_classes: int = 12) -> nn.Module:
-    """Eight moments are one position."""
-    _expect(input_shape, 2, "sensors (channels, moments)")
-    e, (channels, moments) = int(64 * width), input_shape
-    piece = min(8, moments)
-    return Transformer(Patches(nn.Conv1d(channels, e, piece, piece)), moments // piece, e, 2, num_classes, piece)
+    """Eight steps are one position."""
+    _expect(input_shape, 2, "sensors (channels, time steps)")
+    e, (channels, steps) = int(64 * width), input_shape
+    piece = min(8, steps)
+    return Transformer(Patches(nn.Conv1d(channels, e, piece, piece)), steps // piece, e, 2, num_classes, piece)
 
 
 def cnn_sensor(width: float, input_shape: tuple[int, ...] = (6, 128), num_classes: int = 12) -> nn.Module:
-    _expect(input_shape, 2, "sensors (channels, moments)")
+    _expect(input_shape, 2, "sensors (channels, time steps)")
     return Sensors(width, input_shape[0], num_classes)
 
 

@@ -1,11 +1,11 @@
 """Stacked parameters, split into the ordinary ones that they consist of, and stacked again.
 
-The gates of a recurrent layer and the projections of attention are several weights, one above the other. The tree
-holds each of them by itself, so that its leading rows and columns are a narrower layer. For a call they are stacked
+The gates of a recurrent layer are several weights in one parameter, and so are the projections of attention. The tree
+has an entry for each of them, so that its leading rows and columns are a narrower layer. For a call they are stacked
 again (`functional.py`).
 
 A dimension may consist of several blocks: heads, two directions, positions of a flattened sequence. Each block shrinks
-by itself. With k blocks the tree has entry j of block i at j·k + i, so its leading entries are those of every block.
+separately. With k blocks the tree has entry j of block i at j·k + i, so its leading entries are those of every block.
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from pa3dfl.core.tree import Tree
 GATES = {"LSTM": "ifgo", "GRU": "rzn"}
 PROJECTIONS = ("q", "k", "v")
 Orders = dict[str, tuple[int, ...]]
-"""By entry of the tree: how many blocks each leading dimension has."""
+"""For each entry of the tree, how many blocks each leading dimension has."""
 
 
 class Stacks(NamedTuple):
     """What is stacked in a network."""
 
     keys: dict[str, tuple[str, ...]]
-    """By parameter: the entries of the tree that it consists of."""
+    """For each parameter, the entries of the tree that it consists of."""
     layers: dict[str, tuple[str, ...]]
-    """By module: its layers."""
+    """For each module, its layers."""
     bound: list[tuple[str, ...]]
     """Layers whose outputs are the same channels."""
     heads: dict[str, int]
-    """By module with attention: how many heads it has."""
+    """For each module with attention, how many heads it has."""
 
 
 def stacks(network: nn.Module) -> Stacks:

@@ -28,7 +28,7 @@ PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp64")
 TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 
 LATER = {"newcomers", "newcomer_rounds", "label_column", "client_column", "input_columns", "small_clients"}
-"""Options that older runs do not have; their digests stay as they were."""
+"""Options that older runs do not have: they enter a digest only where they are used."""
 LATER_OF_METHODS = {("keep", "none")}
 
 
@@ -166,7 +166,7 @@ class Config:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """The values that digests are made of. An option that came later counts only where it is used."""
+    """The values that a digest covers, without the options of `LATER` that are not used."""
     default = {f.name: f.default for f in dataclasses.fields(config)}
     values = {k: v for k, v in dataclasses.asdict(config).items() if k not in LATER or v != default[k]}
     own = {k: v for k, v in config.options.items() if (k, v) not in LATER_OF_METHODS}

@@ -93,7 +93,7 @@ class Tape(TorchDispatchMode):
 
 
 def _without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the operation is attention that could drop out entries and does not."""
+    """Whether the operation is attention with a dropout of zero."""
     names = [a.name for a in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     return "dropout_p" in names and not given.get("dropout_p", 0.0)

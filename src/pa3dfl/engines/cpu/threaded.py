@@ -1,9 +1,9 @@
 """The CPU engine: several clients at once, one thread each.
 
 A small network's operations are too short to be split among cores, but clients are independent of each other. PyTorch
-releases Python's lock while it computes, so that threads suffice, and nothing is copied between processes. A client's
-work is that of the sequential engine, on one core. Results therefore depend neither on the number of threads nor on
-their timing.
+releases Python's lock while it computes, so that threads suffice, and nothing is copied between processes. A thread
+does a client's work as the sequential engine does, on one core. Results therefore depend neither on the number of
+threads nor on their timing.
 """
 
 import threading

@@ -83,7 +83,7 @@ class Captured(Sequential):
             yield local.score(method, task, client, rule, {alpha: model}, work.select), model
 
     def _tests(self, work: Round, rules: Sequence[str], ids: Collection[int]) -> Iterator[tuple[Client, Program]]:
-        """The programs of some clients, as their tests end."""
+        """Test some of the clients; yields each with its program when its test ends."""
 
         def jobs() -> Iterator[Job]:
             for at in range(0, len(work.clients), CHUNK):

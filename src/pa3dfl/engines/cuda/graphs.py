@@ -21,7 +21,7 @@ class GraphStream:
     """Captures functions as graphs on a stream of its own, and replays them there."""
 
     def __init__(self, device: torch.device) -> None:
-        self.taken = 0  # bytes of memory that all graphs take
+        self.taken = 0  # bytes of memory of all graphs
         self.stream = torch.cuda.Stream(device)
         self.pool: Any = torch.cuda.graph_pool_handle()
 
@@ -70,5 +70,5 @@ def _no_collection() -> Iterator[None]:
 
 
 def _replay(graph: torch.cuda.CUDAGraph, work: Replay) -> None:
-    """Keeps `work`, and with it the tensors that the graph reads at fixed addresses."""
+    """Replay the graph. The argument `work` keeps the tensors that the graph reads at fixed addresses."""
     graph.replay()

@@ -26,7 +26,7 @@ from pa3dfl.methods.problem import Client, Task
 IN_A_ROW = 8
 
 Results = dict[str, tuple[list[float], Tensor]]
-"""By rule: the candidates' mixing weights; the index of the chosen one, and its tallies on validation and test rows."""
+"""For each rule: the candidates' mixing weights; the chosen one's index and its tallies on validation and test rows."""
 
 
 class Test(NamedTuple):
@@ -42,7 +42,7 @@ class Program:
     def __init__(self, method: Method, task: Task, width: Fraction, start: Tree, fixed: Tree) -> None:
         self.method, self.task, self.width, self.device = method, task, width, task.device
         self.start, self.fixed = wire(start), wire(fixed)
-        # What stands for the trained tree in a test without training; most methods have no such tree of their own.
+        # The tree that replaces the trained one in a test without training; for most methods it is the start.
         self.held = self.start if type(method).untrained is Method.untrained else wire(start)
         self.packed = Packed(method, self.start)
         self.sgd = local.SGD(task.local, self.packed.groups)
@@ -67,7 +67,7 @@ class Program:
         return self.graphs.taken + trees * nbytes(self.start) + nbytes(self.fixed) + nbytes({"x": self.x})
 
     def load(self, start: Tree, fixed: Tree, held: Tree) -> None:
-        """Copy these on the caller's stream, so that the caller may free them afterwards."""
+        """Copy these trees on the caller's stream, so that the caller may free them afterwards."""
         self.todo.clear()  # left from an interrupted round
         self.results.clear()
         self.graphs.join()

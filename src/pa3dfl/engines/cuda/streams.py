@@ -26,7 +26,7 @@ from pa3dfl.methods.problem import Client, Task
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 Job = tuple[Client, Tree, Tree, Tree]
-"""A client with its trainable and its fixed tree, and what stands for the trained tree in a test without training."""
+"""A client, its trainable and its fixed tree, and the tree that replaces the trained one in a test without training."""
 Running = list[tuple[Client, Program]]
 
 

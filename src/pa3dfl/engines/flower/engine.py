@@ -31,7 +31,7 @@ from pa3dfl.methods.problem import Client, Task
 POLL_SECONDS = 0.1
 ASK_AGAIN_SECONDS = 1.0
 RECORD, RECEIPT = "pa3dfl", "round"
-# Errors of a node that is gone: it counts as missing. Other errors count as a bad answer.
+# Errors of a node that has left: its client counts as missing. Other errors count as a bad answer.
 GONE = (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 Order = tuple[Client, Facts, Tree]
@@ -49,7 +49,7 @@ class Network(Protocol):
         ...
 
     def heard(self, client: int, facts: Facts) -> None:
-        """Called with the facts of every answer: they may say that the client's data or capacity is another now."""
+        """Called with the facts of every answer, which may report a change of the client's data or capacity."""
         ...
 
     def close(self) -> None: ...
@@ -141,7 +141,7 @@ class Flower(Engine):
     def _ask(self, orders: Callable[[], Iterable[Order]], tick: Tick) -> list[Answer]:
         """Send orders and return the replies before the deadline, sorted by client.
 
-        If nobody can be reached, for example because the network was cut or the clock has jumped, all are asked again.
+        If no node answers, for example because the network was cut or the clock has jumped, all orders are sent again.
         """
         deadline = time.monotonic() + self.timeout
         while not (answers := self._ask_once(orders(), deadline, tick)) and time.monotonic() < deadline:
@@ -149,7 +149,7 @@ class Flower(Engine):
         return sorted(answers, key=lambda a: a[0].id)
 
     def _ask_once(self, orders: Iterable[Order], deadline: float, tick: Tick) -> list[Answer]:
-        """Absent nodes are skipped, and so is a node that has just taken over a client number with another width."""
+        """Send the orders once. Skips absent nodes, and a node that has just taken over a client of another width."""
         grid, nodes = self.network.grid, self.network.nodes()
         widths = self.setup.get("widths", {})
         asked: dict[str, Client] = {}
@@ -197,7 +197,7 @@ def reply_of(client: Client, rnd: int, kind: str, message: Message) -> tuple[Fac
     if whole(facts, "client") != client.id:
         raise Refused(f"answers for client {facts['client']}, not for itself")
     if whole(facts, "round") != rnd or facts.get("kind") != kind:
-        raise Refused(f"answers {str(facts.get('kind'))[:20]!r} of round {facts['round']}, asked was {kind!r} of {rnd}")
+        raise Refused(f"answers {str(facts.get('kind'))[:20]!r} of round {facts['round']}, expected {kind!r} of {rnd}")
     if "error" in facts:
         raise Refused(str(facts["error"])[:500])
     return facts, blob

@@ -41,7 +41,7 @@ class SimulatedNode:
     """A node that acts for the client that an order names."""
 
     def local_run(self, order: Facts) -> LocalRun:
-        # Pass only the config: its text is the key of the cache.
+        # The text of the config is the key of the cache.
         method, task, worker = _built(write_facts(order["config"]))
         keep = int(order["config"]["checkpoint_every"]) + 2
         return LocalRun(method, task, worker, StateStore(Path(order["folder"]) / str(order["client"]), keep))

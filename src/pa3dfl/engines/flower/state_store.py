@@ -22,7 +22,7 @@ class StateStore:
     """How many accepted states to keep: a server that resumes from a checkpoint asks for an older one."""
 
     def load(self, receipt: int | None) -> Tree | None:
-        """The state of that round. A node without any state starts afresh: its disk or its client number is new."""
+        """The state of that round. A node without any state starts anew: its disk or its client number is new."""
         if receipt is None or not self.rounds():
             return None
         path = self._file(receipt)
@@ -32,7 +32,7 @@ class StateStore:
             raise UserError(f"private state of round {receipt} cannot be read from {path}: {e}") from None
 
     def settle(self, receipt: int | None) -> None:
-        """Remove the states that were not accepted, and those that no checkpoint of the server can ask for."""
+        """Remove the states that were not accepted, and those that are older than the server's checkpoints."""
         accepted = [r for r in self.rounds() if receipt is not None and r <= receipt]
         for rnd in set(self.rounds()) - set(accepted[-self.keep :]):
             self._file(rnd).unlink(missing_ok=True)

@@ -5,9 +5,9 @@ clients, and a linear decoder maps this mix to the output, which is generated in
 take part in every mix, so that all of them receive gradients, also those of clients that were not sampled. Without
 attention, e_i^(l) is the encoder's output for client i.
 
-The entry `absent` of a tree is 1 for clients that are not there yet: their embeddings have no part in anything. The
-entry `newcomer` is the embedding of a client that came after training; what is generated from such a tree is that
-client's. Both entries exist only where there are newcomers.
+The entry `absent` of a tree is 1 for clients that have not joined yet: their embeddings are not used. The entry
+`newcomer` is the embedding of a client that joins after training; parameters generated from a tree with this entry
+are that client's. Both entries exist only where there are newcomers.
 
 A decoder has h weights per generated parameter: 1.3-1.7 G for ResNet-18. Its gradient is a product of two thin
 matrices. Neither the gradient nor the generated parameters of more than one layer ever exist in full (`decoders`).
@@ -159,7 +159,7 @@ def _linear(tree: Tree, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _there(tree: Tree, ids: list[int]) -> tuple[Tensor, list[int]]:
-    """The embeddings of the clients that are there, and the places of the given clients among them."""
+    """The embeddings of the clients that have joined, and the rows of the given clients among them."""
     embeddings = tree["embeddings"]
     if ABSENT in tree:
         here = tree[ABSENT] == 0

@@ -1,4 +1,4 @@
-"""A newcomer's place in a trained hyper-network: its embedding is learned, all else is frozen."""
+"""A newcomer of a trained hyper-network: its embedding is learned, everything else is frozen."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ STEPS = 100
 
 
 def arrive(tree: Tree) -> Tree:
-    """A newcomer starts in the middle of the clients that are there."""
+    """A newcomer starts with the mean embedding of the clients that have joined."""
     here = tree["embeddings"]
     return {NEWCOMER: (here[tree[ABSENT] == 0] if ABSENT in tree else here).mean(0)}
 
@@ -20,7 +20,7 @@ def settle(network: HyperNetwork, tree: Tree, trained: Tree) -> Tree:
     """The embedding that generates the parameters closest to those that the newcomer trained.
 
     An output is W m + b, where m is the mix that follows from the embedding, so that ½‖W m + b − θ‖² is
-    ½ mᵀ(WᵀW)m − mᵀWᵀ(θ − b) and a constant. The decoders are therefore read once, however many steps follow.
+    ½ mᵀ(WᵀW)m − mᵀWᵀ(θ − b) plus a constant. The decoders are therefore read once, whatever the number of steps.
     """
     squares, slopes = [], []
     with torch.no_grad():

@@ -31,7 +31,7 @@ from pa3dfl.models.channels import feature_norms
 
 V, HN, HEAD = "theta_v/", "hn/", "head."
 KEPT = {"none": (), "head": (V + HEAD,), "personal": (V,), "all": (V, U, PLAIN)}
-"""By what a client keeps: how the names of these entries begin."""
+"""For each value of the option `keep`, the prefixes of the entries that a client keeps."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def hypernetwork(m: Pa3dFL, problem: Problem) -> HyperNetwork:
 
 @lru_cache(maxsize=16)
 def global_head(method: Pa3dFL, problem: Problem) -> Tree:
-    """The frozen head: a function of the seed, so that each client makes it and nobody sends it."""
+    """The frozen head: a function of the seed, so that each client makes it by itself and nobody sends it."""
     head = general.random_head(layout(method, problem).head, method.head_scale, problem.seed)
     return {k: v.to(problem.device, problem.dtype) for k, v in head.items()}
 

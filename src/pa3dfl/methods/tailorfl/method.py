@@ -12,8 +12,8 @@ Choices:
 
 - In the paper, all clients measure importances in round 1. Here each client measures them by itself, because the
   frozen network follows from the seed. The server learns them from the client's first update, because only a cohort
-  takes part in a round. Until then the server chooses all layers of that client by squared weight, leaves it out of
-  swaps, and tests it so.
+  takes part in a round. Until then the server chooses all layers of that client by squared weight, tests it with this
+  choice, and leaves it out of swaps.
 - Layers whose outputs are added hold the same channels, chosen by the sum of the layers' scores.
 - The code of the Pa3dFL paper's framework changes all clients' channels at once, so that two similar clients merely
   exchange theirs. Here clients change one after another.
@@ -176,13 +176,13 @@ def batches(method: TailorFL, task: Task, client: Client) -> list[Batch]:
 
 
 def personal_groups(problem: Problem) -> list[str]:
-    """The groups in the second half of the layers, where clients differ; a group is where its first layer is."""
+    """The groups whose first layer is in the second half of the layers: there clients hold different channels."""
     late = problem.model.layers[len(problem.model.layers) // 2 :]
     return [g for g in channels(problem.model).layers if g in late]
 
 
 def kept(problem: Problem, client: Client) -> dict[str, int]:
-    """The number of channels that a client holds, by group."""
+    """The number of channels of each group that a client holds."""
     shapes, known = problem.model.shapes(client.width), channels(problem.model)
     return {g: shapes[f"{g}.weight"][g in problem.model.tables] // known.units[g] for g in known.layers}
 

@@ -19,7 +19,7 @@ __all__ = ["FUNCTIONS", "Plan", "Window", "plan", "pointwise", "replace_convolut
 
 
 def replace_convolutions(network: nn.Module) -> None:
-    """Let the convolutions of a network follow their plans on a CPU. A GPU's library needs no such help."""
+    """Make the convolutions of a network follow their plans on a CPU. A GPU's library has no such faults."""
     for module in network.modules():
         for kind, function in FUNCTIONS.items():
             # A subclass with its own arithmetic keeps it.

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 Window = tuple[slice, ...]
-"""The taps that read pixels, by side of the kernel."""
+"""For each side of the kernel, the taps that read pixels."""
 
 
 class Trimmed(NamedTuple):
@@ -15,7 +15,7 @@ class Trimmed(NamedTuple):
     """How many positions the window covers, with dilation."""
     left: int
     right: int
-    """Padding that the window still needs; a negative number: so many pixels are never read."""
+    """Padding that the window still needs; if negative, how many pixels are never read."""
     results: int
 
 
