@@ -23,12 +23,12 @@ def test_a_contestant_trains_and_tells_its_speed(tmp_path):
     assert result["samples_per_second"] > 0
 
 
-def test_it_is_ended_when_patience_is_over(tmp_path):
+def test_a_contestant_is_ended_after_its_time_limit(tmp_path):
     contest = Contest({"limit": ("limit", "fp32")}, tmp_path, patience=1)
     assert contest.play("limit", TINY) == {"error": "not done after 1 s"}
 
 
-def test_what_it_started_ends_with_it():
+def test_processes_that_a_contestant_started_end_with_it():
     process = subprocess.Popen(
         ["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -42,7 +42,7 @@ def test_what_it_started_ends_with_it():
     pytest.fail("its child lives on")
 
 
-def test_what_failed_is_tried_once_more_and_then_left_out(tmp_path):
+def test_a_failed_contestant_is_tried_once_more_and_then_left_out(tmp_path):
     (results,) = Contest({}, tmp_path / "nowhere").hold(["flgo"], [TINY], repeats=3)
     assert [r["error"] for r in results["flgo"]] == [f"no environment at {tmp_path}/nowhere: `make bench` makes it"] * 2
 

@@ -51,7 +51,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_runs_as_it_stands(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_example_of_a_page_runs(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for language, title, text in blocks(page):

@@ -39,7 +39,9 @@ def test_one_record_per_method(words: list[str], tmp_path: Path, capsys: pytest.
     assert (tmp_path / "all" / "learning_curve.png").exists()
 
 
-def test_the_table_says_on_which_terms(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_which_options_were_equal_for_all(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "tuned.yaml"
     file.write_text("clip_norm: 3\nmethods: {ditto: {lr: 0.2, mu: 0.5}, fedavg: {lr: 0.05}}\n")
     words = [*words, str(file), "--methods", "ditto,fedavg"]
@@ -62,7 +64,7 @@ def test_the_table_says_on_which_terms(words: list[str], tmp_path: Path, capsys:
     assert ditto["bytes_up"] == rounds[0]["bytes_up"] == fedavg["bytes_up"] == ditto["bytes_down"]
 
 
-def test_what_is_done_is_not_done_again(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_are_not_trained_again(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(words) == 0
     trained: list[Any] = []
     monkeypatch.setattr(api, "run", lambda config, **_: trained.append(config))
@@ -74,7 +76,7 @@ def test_what_is_done_is_not_done_again(words: list[str], tmp_path: Path, monkey
     assert trained == [tmp_path / "all" / "fedavg-1"]
 
 
-def test_other_options_are_not_mixed_in(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_with_other_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     capsys.readouterr()
     assert main([*words, "--lr", "0.3"]) == 2

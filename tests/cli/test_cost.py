@@ -58,7 +58,7 @@ def counted(network: nn.Module, x: Tensor) -> int:
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.rpartition(":")[2])
-def test_cost_of_a_sequence_is_that_of_torchs_counter(name: str, capsys: Capture) -> None:
+def test_cost_of_a_sequence_network_equals_torchs_flop_counter(name: str, capsys: Capture) -> None:
     """Of the network that its factory gives, run on numbers; and of the formula."""
     shape, formula = CASES[name]
     flags = ("--input-shape", ",".join(map(str, shape)), "--classes", str(CLASSES), "--batch", str(BATCH))

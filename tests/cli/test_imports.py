@@ -53,14 +53,14 @@ def test_the_package_imports_nothing_before_it_is_used() -> None:
     assert fresh(program, *HEAVY)[0].strip() == "[] UserError"
 
 
-def test_public_names_are_there() -> None:
+def test_public_names_can_be_imported() -> None:
     assert {getattr(pa3dfl, name).__name__ for name in pa3dfl.__all__} == set(pa3dfl.__all__)
     assert set(pa3dfl.__all__) <= set(dir(pa3dfl))
     with pytest.raises(AttributeError, match="module 'pa3dfl' has no attribute 'nothing'"):
         pa3dfl.__getattr__("nothing")
 
 
-def test_what_is_known_by_name_is_what_there_is() -> None:
+def test_names_found_without_imports_equal_the_registries() -> None:
     found = {
         name: names.Described(cls.summary, {k: f.default for k, f in option_fields(cls).items()})
         for name, cls in methods.registry().items()

@@ -83,7 +83,7 @@ def rounded(x: float, like: str) -> str:
 
 
 @pytest.mark.parametrize("p_min", ["1/16", "1/8"])
-def test_cost_is_that_of_the_paper(p_min: str, capsys: Capture) -> None:
+def test_cost_equals_the_papers_table(p_min: str, capsys: Capture) -> None:
     expected = [row for row in TABLE if row[1] == p_min]
     flags = [f for name in dict.fromkeys(row[0] for row in expected) for f in ("--method", name)]
     flags += [f for width in dict.fromkeys(row[2] for row in expected) for f in ("--width", width)]
@@ -121,7 +121,7 @@ def test_cost_of_every_method_at_every_width(capsys: Capture) -> None:
     assert "encoder multiply adds" in capsys.readouterr().out
 
 
-def test_cost_measures_memory_when_asked(capsys: Capture) -> None:
+def test_cost_measures_memory_with_the_flag(capsys: Capture) -> None:
     flags = ("--p-min", "1/2", "--input-shape", "1,8,8", "--batch", "10", "--memory", "--device", "cpu")
     records = printed(capsys, "cost", "--width", "1", *flags)
     assert [r["method"] for r in records] == list(methods.registry())

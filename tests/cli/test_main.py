@@ -16,7 +16,7 @@ from workspace import RUN, Capture
 pytestmark = pytest.mark.usefixtures("workspace")
 
 
-def test_whatever_is_said_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_error_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for messages of other people's code, and with code 1 for the system's refusals."""
     for error, code, line in (
         (UserError("a\n  b\n"), 2, "pa3dfl: a b\n"),
@@ -84,7 +84,7 @@ def test_every_command_has_help(command: str, capsys: Capture) -> None:
     assert "--json" in out or command == "deploy"
 
 
-def test_help_shows_the_options_of_the_method_asked_for(capsys: Capture) -> None:
+def test_help_shows_the_options_of_the_given_method(capsys: Capture) -> None:
     for argv, own in ((["run", "--method", "ditto", "--help"], "ditto"), (["run", "--help"], "pa3dfl")):
         with pytest.raises(SystemExit):
             cli.main(argv)

@@ -32,7 +32,7 @@ def test_run(capsys: Capture, tmp_path: Path) -> None:
     assert {k: v for k, v in again.items() if k not in changing} == {k: summary[k] for k in again if k not in changing}
 
 
-def test_run_on_the_datas_own_clients(capsys: Capture, tmp_path: Path) -> None:
+def test_run_with_natural_partition(capsys: Capture, tmp_path: Path) -> None:
     argv = [a for a in RUN if a not in ("--clients", "6")]
     printed(capsys, *argv, "--data", "owned.npz", "--method", "local-only", "--out", str(tmp_path / "run"))
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
@@ -43,7 +43,7 @@ def test_run_into_an_empty_folder(capsys: Capture, tmp_path: Path) -> None:
     assert printed(capsys, *RUN, "--method", "fedavg", "--out", str(tmp_path))["path"] == str(tmp_path)
 
 
-def test_resume_of_a_finished_run_says_the_same(capsys: Capture, tmp_path: Path) -> None:
+def test_resume_of_a_finished_run_prints_the_same_summary(capsys: Capture, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree("done", run)
     before = json.loads((run / "summary.json").read_text())

@@ -94,7 +94,7 @@ def test_validation_chooses_and_ties_go_to_the_first(capsys: Capture) -> None:
     assert yaml.safe_load(Path("tried/best.yaml").read_text())["methods"] == {"fedavg": {"lr": 0.1}}
 
 
-def test_what_is_done_is_not_done_again(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_trials_are_not_trained_again(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tune(capsys, "fedavg", "--grid", "lr=0.1,0.2")
     trained: list[Any] = []
     run = api.run
@@ -157,7 +157,7 @@ def test_several_methods_give_one_file_for_compare(capsys: Capture) -> None:
         ([], "the following arguments are required: METHOD"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_trained(words: list[str], complaint: str, capsys: Capture) -> None:
+def test_wrong_calls_are_refused_before_anything_is_trained(words: list[str], complaint: str, capsys: Capture) -> None:
     assert main(["tune", *words, *TINY]) == 2
     assert complaint in capsys.readouterr().err
     assert not Path("tried").exists()
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_said_before_anything_is_trained(words: list[str], com
         (["fedavg,ditto", "--trials", "3"], "6 trials: 3 settings of each method × 1 seeds, in tried\n"),
     ],
 )
-def test_the_number_of_trials_is_said_first(words: list[str], said: str, capsys: Capture) -> None:
+def test_the_number_of_trials_is_printed_first(words: list[str], said: str, capsys: Capture) -> None:
     assert main(["tune", *words, "--grid", "lr=0.1,0.2", "--grid", "mu=0.1,1", *TINY]) == 0
     out, err = capsys.readouterr()
     assert err.startswith("pa3dfl: " + said)

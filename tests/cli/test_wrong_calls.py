@@ -95,12 +95,12 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_is_one_line(case: str, capsys: Capture) -> None:
+def test_a_wrong_call_is_refused_in_one_line(case: str, capsys: Capture) -> None:
     argv, complaint = WRONG[case]
     assert complaint in refused(capsys, *argv)
 
 
-def test_nothing_wrong_left_a_trace(workspace: Path) -> None:
+def test_wrong_calls_change_no_files(workspace: Path) -> None:
     assert not (workspace / "runs").exists()
     assert (workspace / "full" / "precious").read_text() == "mine"
     assert (workspace / "file").read_text() == "in the way"

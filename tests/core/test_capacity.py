@@ -27,7 +27,7 @@ def test_ratios_are_read_exactly(text: str | float | Fraction, value: Fraction) 
 
 
 @pytest.mark.parametrize("text", ["", "half", "1/0", "1//2", "nan", "inf", "50 %%", "None", "%"])
-def test_what_is_no_number_is_named(text: str) -> None:
+def test_text_that_is_no_number_is_quoted(text: str) -> None:
     with pytest.raises(UserError, match=r"^capacity .* is not a number: expected a share such as 1/16"):
         parse_ratio(text, "capacity")
 
@@ -39,7 +39,7 @@ def test_shares_beyond_the_full_model_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("k", range(1, 17))
-def test_a_square_gives_its_root_and_a_hair_less_gives_the_step_below(k: int) -> None:
+def test_a_square_gives_its_root_and_slightly_less_gives_the_step_below(k: int) -> None:
     r = Fraction(k * k, 256)
     assert width_of(r, SIXTEENTH) == Fraction(k, 16)
     assert width_of(r - Fraction(1, 10**12), SIXTEENTH) == Fraction(max(k - 1, 1), 16)
@@ -70,7 +70,7 @@ def test_the_ideal_setting_has_a_wider_minimum() -> None:
     assert default_p_min("hetero") == default_p_min("levels:1") == SIXTEENTH
 
 
-def test_ideal_gives_everybody_all() -> None:
+def test_ideal_gives_every_client_full_capacity() -> None:
     assert capacities("ideal", 3, 0) == [1, 1, 1]
 
 
@@ -151,7 +151,7 @@ def test_unknown_settings_are_refused(setting: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["list:1,1", "list:1,1,1,1"])
-def test_a_list_has_one_for_each(setting: str) -> None:
+def test_a_list_needs_one_capacity_per_client(setting: str) -> None:
     with pytest.raises(
         UserError, match=r"^the list of capacities has [24] capacities for 3 clients: expected one each"
     ):

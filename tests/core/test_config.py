@@ -33,7 +33,7 @@ def one_line(complaint: str, **given: Any) -> None:
     [("round", "rounds"), ("zzz", None), ("clients_", "clients"), ("Seed", "seed"), ("embeding", "embedding"),
      ("per-round", "per_round"), (1, None), (True, None)],
 )  # fmt: skip
-def test_an_unknown_key_is_named_with_what_was_meant(key: Any, meant: str | None) -> None:
+def test_an_unknown_key_is_named_with_a_suggestion(key: Any, meant: str | None) -> None:
     for value in (3, None):
         with pytest.raises(UserError) as caught:
             resolve({key: value}, PA3DFL)
@@ -108,7 +108,7 @@ def test_a_config_from_python_holds_its_types() -> None:
         Config(epochs=None)  # type: ignore[arg-type]
 
 
-def test_limits_themselves_are_allowed() -> None:
+def test_values_at_the_limits_are_allowed() -> None:
     c = Config(rounds=1, clients=1, per_round=1, threads=0, seed=0, weight_decay=0, clip_norm=0, patience=1, p_min="1")
     assert c.narrowest() == 1
     assert Config(p_min="6.25%").narrowest() == Fraction(1, 16)
@@ -129,7 +129,7 @@ def test_whole_numbers_keep_all_digits(n: int) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_survive_text(x: float) -> None:
+def test_numbers_survive_conversion_to_text_and_back(x: float) -> None:
     assert coerce("lr", repr(x), float) == x
     assert isinstance(coerce("lr", 3, float), float)
 
@@ -146,13 +146,13 @@ def test_coerce(value: Any, kind: Any, result: Any) -> None:
     assert type(out) is type(result)
 
 
-def test_coerce_names_all_that_it_would_take() -> None:
+def test_coerce_lists_the_expected_types() -> None:
     with pytest.raises(UserError, match=r"^x is 'a': expected a whole number or true or false$"):
         coerce("x", "a", int | bool)
     assert coerce("x", math.inf, float) == math.inf
 
 
-def test_hash_tells_what_changes_numbers() -> None:
+def test_hash_covers_the_options_that_change_results() -> None:
     c = Config()
     same = {"out": "x", "data_dir": "y", "checkpoint_every": 9}
     assert dataclasses.replace(c, **same).hash() == c.hash()  # type: ignore[arg-type]

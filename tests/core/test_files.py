@@ -28,7 +28,7 @@ RUN = """run --method fedavg --data fashion-mnist-10k --clients 40 --per-round 1
 --eval-clients 2 --threads 1 --device cpu --setting levels:1/256 --out run"""
 
 
-def test_written_or_as_before(tmp_path: Path) -> None:
+def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "a"
     write_atomically(file, b"one")
     with pytest.raises(TypeError):

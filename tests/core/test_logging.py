@@ -34,7 +34,7 @@ def test_a_program_prints_one_line_each(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.usefixtures("shown")
-def test_markup_of_a_terminal_is_not_read_from_messages(
+def test_markup_in_messages_is_not_interpreted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

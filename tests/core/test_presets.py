@@ -37,7 +37,7 @@ def test_the_data_brings_its_presets(
     assert (c.epochs, c.batch, c.per_round, c.lr_decay, c.weight_decay, c.clip_norm) == (5, 50, 20, 0.998, 5e-4, 10.0)
 
 
-def test_method_over_data_setting_over_method_file_over_setting_flags_over_file(tmp_path: Path) -> None:
+def test_order_of_precedence_of_presets_file_and_flags(tmp_path: Path) -> None:
     """Each layer wins over those before it: data < method < setting < file < flags."""
     file = tmp_path / "run.yaml"
     file.write_text("lr: 0.3\nrounds: 7\n")
@@ -159,7 +159,7 @@ def test_the_papers_preset_is_the_papers_table(data: str) -> None:
             assert chosen <= {*NAMED.get(method, ()), "hn_encoder_lr"}, "nothing that the table does not have"
 
 
-def test_data_without_a_table_takes_the_papers_values_of_its_like() -> None:
+def test_data_without_a_table_takes_the_papers_values_of_similar_data() -> None:
     given = {"method": "pa3dfl", "preset": "paper"}
     small, large = (assembly.configure(given | {"data": data}) for data in ("fashion-mnist-10k", "fashion-mnist"))
     assert small.options == large.options
@@ -178,7 +178,7 @@ def test_a_preset_is_known_and_its_name_changes_no_number() -> None:
     assert paper.hash() == assembly.configure(flat(paper) | {"preset": "tuned"}).hash()
 
 
-def test_configure_leaves_nothing_open() -> None:
+def test_configure_fills_every_option() -> None:
     c = assembly.configure({"device": "auto", "embedding": "8"})
     assert c.p_min == "1/16"
     assert c.device in ("cpu", "cuda")
@@ -206,14 +206,14 @@ def test_configure_twice_changes_nothing() -> None:
 # --- None is not given ---
 
 
-def test_none_leaves_the_preset() -> None:
+def test_none_counts_as_not_given() -> None:
     given = {"data": "cifar100", "rounds": None, "model": None, "lr": None, "epochs": None, "embedding": None}
     c = resolve(given, PA3DFL)
     assert (c.rounds, c.model, c.lr, c.epochs, c.options["embedding"]) == (2000, "cnn-cifar100", 0.1, 5, 16)
     assert resolve({"data": None, "setting": None, "method": None}, PA3DFL).data == "fashion-mnist-10k"
 
 
-def test_api_run_takes_presets_for_what_a_config_leaves_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_run_takes_presets_for_missing_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run(Config(…))` is stopped at its first use of the resolved config."""
     seen: list[Config] = []
 

@@ -39,7 +39,7 @@ def shown(m: Meter, width: int = 120) -> list[str]:
     return capture.get().splitlines()
 
 
-def test_a_terminal_shows_who_trains_how_far_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_clients_progress_and_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     m = meter()
@@ -61,7 +61,7 @@ def test_a_terminal_shows_who_trains_how_far_and_how_long(monkeypatch: pytest.Mo
     assert all(len(line) <= 40 for line in shown(m, width=40))
 
 
-def test_elsewhere_one_line_a_round_and_none_twice(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_terminal_each_round_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     m = meter(rounds=3, begun=1)
     with caplog.at_level(logging.INFO, "pa3dfl"), m:
         for rnd in (2, 3):
@@ -74,7 +74,7 @@ def test_elsewhere_one_line_a_round_and_none_twice(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_in_a_terminal_and_in_a_pipe() -> None:
+def test_a_run_in_a_terminal_and_in_a_pipe() -> None:
     """The same program: live lines that are gone at the end, or one line a round."""
     here, there = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", RUN], stderr=there, env=os.environ | {"TERM": "xterm"}) as program:

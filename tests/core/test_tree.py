@@ -60,7 +60,7 @@ def test_lerp_is_exact_at_its_ends_and_linear_between() -> None:
     assert lerp({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([3.0, 0.0])}, 0.25)["w"].tolist() == [1.5, 3.0]
 
 
-def test_lerp_at_an_end_is_another_tree() -> None:
+def test_lerp_returns_a_new_tree_at_both_ends() -> None:
     a = {"w": torch.zeros(1)}
     lerp(a, a, 0.0)["new"] = torch.zeros(1)
     assert list(a) == ["w"]

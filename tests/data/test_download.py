@@ -96,7 +96,7 @@ def test_wrong_checksum(server: Server, tmp_path: Path) -> None:
     assert f"its MD5 is {MD5}, published is {wrong}" in failure(server.url + "file", wrong, tmp_path / "d" / "f")
 
 
-def test_wrong_checksum_keeps_what_was_there(server: Server, tmp_path: Path) -> None:
+def test_wrong_checksum_keeps_the_existing_file(server: Server, tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_bytes(b"old")
     with pytest.raises(UserError):
@@ -188,7 +188,7 @@ def test_load_downloads_once(server: Server, cifar100: bytes, tmp_path: Path, mo
     assert server.asked == ["cifar-100-binary.tar.gz"]
 
 
-def test_load_says_why_it_could_not_download(
+def test_load_reports_why_a_download_failed(
     server: Server, cifar100: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PA3DFL_MIRROR", server.url)
@@ -202,7 +202,9 @@ def test_load_says_why_it_could_not_download(
     )
 
 
-def test_load_without_download_asks_no_server(server: Server, cifar100: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_without_download_contacts_no_server(
+    server: Server, cifar100: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PA3DFL_MIRROR", server.url)
     server.files["cifar-100-binary.tar.gz"] = cifar100
     with pytest.raises(UserError, match="was not found in"):

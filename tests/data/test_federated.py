@@ -30,7 +30,7 @@ def values(data: FederatedData, dtype: torch.dtype = torch.float64) -> torch.Ten
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 1)), min_size=3, max_size=3),
     st.sampled_from([torch.uint8, torch.float32]),
 )
-def test_crop_and_flip_is_that_of_a_loop(
+def test_crop_and_flip_equals_a_loop_over_images(
     shape: tuple[int, ...], crops: list[tuple[int, ...]], dtype: torch.dtype
 ) -> None:
     n, c, h, w = shape
@@ -54,7 +54,7 @@ def test_crop_and_flip_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "fashion-mnist-10k"])
-def test_fashion_is_normalised_by_its_known_numbers(name: str) -> None:
+def test_fashion_is_normalised_by_published_statistics(name: str) -> None:
     x = np.zeros((4, 1, 1, 2), np.uint8)
     x[..., 1] = 255
     assert values(federated(x, name))[0].flatten().tolist() == pytest.approx([-0.809915, 2.022946], abs=1e-5)
@@ -89,7 +89,7 @@ def test_a_constant_channel_stays_finite() -> None:
     assert data.std.item() == pytest.approx(0.255)
 
 
-def test_features_are_left_alone() -> None:
+def test_features_are_not_normalised() -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     data = federated(x)
     assert (data.mean, data.std) == (None, None)
@@ -143,14 +143,14 @@ def test_keys_are_the_same_on_every_machine() -> None:
     assert key(12, "batches", 3, 4) == 8871101340681384409
 
 
-def test_every_part_of_a_key_counts() -> None:
+def test_every_part_of_a_key_changes_the_numbers() -> None:
     keys = [key(*k) for k in ((0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1), (0, "a", 0, 1), (0, "a", 1, 0))]
     assert len(set(keys)) == 7
     assert all(0 <= k < 2**63 for k in keys)
     assert key(1, "a", 23) != key(1, "a", 2, 3)
 
 
-def test_draws_do_not_depend_on_what_was_drawn_before() -> None:
+def test_draws_do_not_depend_on_earlier_draws() -> None:
     data = federated(np.zeros((4, 1, 2, 2), np.uint8), augment=True)
     first = data.draw_crops(5, generator(0, "crops", 1, 2))
     torch.manual_seed(5)

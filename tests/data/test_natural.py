@@ -147,7 +147,7 @@ def test_inst_eval(tmp_path: Path) -> None:
     assert "no column 'd'" in message("inst-eval", write(tmp_path, {"InstEval.csv": ratings().replace(b'"d"', b'"e"')}))
 
 
-def test_what_to_do_is_said(tmp_path: Path) -> None:
+def test_hints_say_how_to_get_missing_data(tmp_path: Path) -> None:
     hints = {f.name: f.hint for f in available(tmp_path)}
     assert "nltk.downloader shakespeare" in hints["shakespeare"]
     assert "InstEval.csv from https://" in hints["inst-eval"]

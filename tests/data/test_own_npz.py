@@ -84,7 +84,7 @@ def test_own_clients_are_numbered_in_sorted_order(tmp_path: Path, client: list) 
         ({"client": [0.5, 1, 2, 3]}, "type float64: expected 4 integers or strings"),
     ],
 )
-def test_own_npz_that_cannot_work(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+def test_invalid_arrays_are_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     good = {"x": np.ones((4, 2)), "y": [0, 1, 0, 1]}
     assert own(tmp_path, **good).classes == 2
     with pytest.raises(UserError) as error:
@@ -92,7 +92,7 @@ def test_own_npz_that_cannot_work(tmp_path: Path, change: dict[str, Any], reason
     assert reason in str(error.value)
 
 
-def test_own_npz_that_is_not_one(tmp_path: Path) -> None:
+def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
     path, whole = tmp_path / "own.npz", npz(x=np.ones((4, 2)), y=[0, 1, 0, 1])
     assert f"there is no file {path}" in message(str(path))
     np.save(array := io.BytesIO(), np.ones(3))

@@ -47,14 +47,14 @@ def test_every_row_has_one_owner(kind: str, y: list[int], clients: int, alpha: f
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "natural"])
-def test_the_seed_decides(kind: str) -> None:
+def test_partitions_follow_the_seed(kind: str) -> None:
     y, owner = labels(), np.arange(1000) % 7
     one, again, other = ([p.tolist() for p in cut(kind, y, 7, seed, owner=owner)] for seed in (3, 3, 4))
     assert one == again
     assert one != other
 
 
-def test_iid_deals_shuffled_rows_evenly() -> None:
+def test_iid_distributes_shuffled_rows_evenly() -> None:
     parts = cut("iid", labels(), 7)
     assert sorted(map(len, parts)) == [142, 143, 143, 143, 143, 143, 143]
     assert parts[0].tolist() != sorted(parts[0])
@@ -85,7 +85,7 @@ def test_extreme_alphas_still_place_every_row(alpha: float) -> None:
     assert sorted(np.concatenate(parts).tolist()) == list(range(100))
 
 
-def test_classes_are_dealt_in_turn() -> None:
+def test_classes_have_equally_many_owners() -> None:
     y = labels(3000, 10)
     counts = label_counts(cut("classes", y, 17, each=3), y, 10)
     assert ((counts > 0).sum(1) == 3).all()
@@ -103,7 +103,7 @@ def test_classes_without_an_owner_are_left_over() -> None:
 
 
 @pytest.mark.parametrize("each", [0, 11])
-def test_classes_per_client_has_bounds(each: int) -> None:
+def test_classes_per_client_out_of_bounds_is_refused(each: int) -> None:
     with pytest.raises(UserError, match=f"^classes_per_client is {each}: expected 1 to 10, the number of classes"):
         cut("classes", labels(), 5, each=each)
 
@@ -114,7 +114,7 @@ def test_natural_owners_are_kept() -> None:
     assert [sorted(p.tolist()) for p in parts] == [[1, 5], [2], [0, 3, 4]]
 
 
-def test_natural_needs_owners_and_all_of_them() -> None:
+def test_natural_needs_owners_and_as_many_clients() -> None:
     with pytest.raises(
         UserError, match=r"^partition 'natural' needs data with a client column: this data has none; use iid"
     ):
@@ -123,7 +123,7 @@ def test_natural_needs_owners_and_all_of_them() -> None:
         cut("natural", labels(6), 5, owner=np.array([2, 0, 1, 2, 2, 0]))
 
 
-def test_unknown_kind() -> None:
+def test_unknown_partition_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"^unknown partition 'random': expected one of iid, dirichlet, classes, natural"
     ):
@@ -156,7 +156,7 @@ def test_split_needs_three_rows(n: int) -> None:
         Splits([np.arange(10), np.arange(n)], 0)
 
 
-def test_splits_are_the_same_whether_kept_or_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_splits_equal_recomputed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[Splits.__module__], "RECENT", 2)
     splits = Splits([np.arange(10) + 10 * i for i in range(4)], seed=0)
     first = [splits[i].train.tolist() for i in range(4)]

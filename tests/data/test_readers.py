@@ -119,11 +119,11 @@ BAD_TABLES: list[tuple[list[str], Columns, str]] = [
 
 
 @pytest.mark.parametrize(("rows", "columns", "reason"), BAD_TABLES)
-def test_tables_that_cannot_work(tmp_path: Path, rows: list[str], columns: Columns, reason: str) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, rows: list[str], columns: Columns, reason: str) -> None:
     assert reason in message(table(tmp_path / "t.csv", rows), columns)
 
 
-def test_tables_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"")
     assert "is empty" in message(tmp_path / "t.csv", BOTH)
     (tmp_path / "t.csv").write_bytes(b"who,does\n\xff\xfe,1\n")
@@ -214,7 +214,7 @@ BAD_LEAF: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "reason"), BAD_LEAF)
-def test_leaf_that_is_none(tmp_path: Path, text: str, reason: str) -> None:
+def test_files_that_are_not_leaf_are_refused(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "bad.json").write_text(text)
     assert reason in message(tmp_path / "bad.json")
 
@@ -246,7 +246,7 @@ def test_images_by_class_and_by_client(tmp_path: Path) -> None:
     assert arrays.x[[0, 5, 10], :, 0, 0].tolist() == [[1, 0, 1], [3, 0, 1], [0, 0, 0]]
 
 
-def test_images_that_cannot_work(tmp_path: Path) -> None:
+def test_invalid_image_folders_are_refused(tmp_path: Path) -> None:
     assert "is empty" in message(tmp_path)
     draw(tmp_path / "cat" / "1.png")
     draw(tmp_path / "dog" / "1.png", size=(6, 4))
@@ -277,7 +277,7 @@ def test_texts_give_a_row_for_each_character(tmp_path: Path) -> None:
     assert arrays.part[mine].tolist() == [TRAIN] * 81 + [VAL] * 9 + [TEST] * 9
 
 
-def test_texts_that_cannot_work(tmp_path: Path) -> None:
+def test_invalid_text_folders_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"hello hello hello", "b.txt": b" \n"})
     assert "b.txt is empty" in message(tmp_path)
     (tmp_path / "b.txt").write_bytes(b"\xff\xff")
@@ -298,13 +298,13 @@ def test_texts_that_cannot_work(tmp_path: Path) -> None:
         (np.ones((20, 3, 8, 8), np.uint8), "cnn-sensor", "cnn-fashion"),
     ],
 )
-def test_a_network_that_does_not_fit_the_data(x: np.ndarray, model: str, better: str) -> None:
+def test_a_network_that_does_not_fit_the_data_is_refused(x: np.ndarray, model: str, better: str) -> None:
     config = assembly.configure({"data": "own.npz", "model": model, "method": "fedavg", "clients": 2})
     with pytest.raises(UserError, match=f"model '{model}'.*; for this data try --model {better}"):
         assembly.make_task(config, assembly.make_method(config), Arrays(x, np.arange(20) % 2, 2))
 
 
-def test_tokens_that_an_embedding_does_not_know() -> None:
+def test_tokens_beyond_the_embedding_are_refused() -> None:
     config = assembly.configure({"data": "own.npz", "model": "lstm-text", "method": "fedavg", "clients": 2})
     x, y = np.arange(80).reshape(20, 4), np.arange(20) % 2
     task = assembly.make_task(config, assembly.make_method(config), Arrays(x, y, 2))
@@ -316,12 +316,12 @@ def test_tokens_that_an_embedding_does_not_know() -> None:
             assembly.make_task(config, assembly.make_method(config), Arrays(x, y, 2))
 
 
-def test_a_table_has_a_network_of_its_own() -> None:
+def test_tables_have_a_default_network() -> None:
     assert assembly.configure({"data": "folder/t.csv"}).model == "mlp-tabular"
     assert assembly.configure({"data": "own.npz"}).model == "cnn-fashion"
 
 
-def test_options_that_are_not_used_leave_a_config_as_it_was() -> None:
+def test_unused_later_options_do_not_change_the_hash() -> None:
     plain = assembly.configure({"data": "t.csv"})
     assert "label_column" not in identity(plain)
     assert plain.hash() != assembly.configure({"data": "t.csv", "label_column": "y"}).hash()

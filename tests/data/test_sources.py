@@ -115,7 +115,7 @@ def test_layouts(tmp_path: Path, name: str, files: Files, x: np.ndarray, y: np.n
     assert sorted(tmp_path.rglob("*")) == before  # nothing was extracted
 
 
-def test_bundled_is_the_published_ten_thousand() -> None:
+def test_bundled_images_are_the_published_test_set() -> None:
     arrays = load("fashion-mnist-10k", download=False)
     assert arrays.x.shape == (10_000, 1, 28, 28)
     assert np.bincount(arrays.y).tolist() == [1000] * 10
@@ -177,7 +177,7 @@ class Evil:
         return os.mkdir, (self.target,)
 
 
-def test_nothing_pickled_is_run(tmp_path: Path) -> None:
+def test_pickles_execute_no_code(tmp_path: Path) -> None:
     evil = Evil(tmp_path / "ran")
     batch = pickled({b"data": FLAT, b"fine_labels": FINE.tolist(), b"more": evil})
     write(tmp_path, {PY100: batch, "cifar-10-python.tar.gz": tar(dict.fromkeys(PY10, pickle.dumps(evil, 4)))})
@@ -190,7 +190,7 @@ def test_nothing_pickled_is_run(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()  # it would have
 
 
-def test_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PA3DFL_DATA", str(tmp_path / "env"))
     order = [tmp_path, tmp_path / "env", tmp_path / "cache" / "pa3dfl", tmp_path / "debian"]
     assert places(tmp_path) == order
@@ -205,7 +205,7 @@ def test_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert places() == [Path("/home/someone/.cache/pa3dfl"), tmp_path / "debian"]
 
 
-def test_extra_place_is_for_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_folder_serves_one_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = dataclasses.replace(sources.CATALOGUE["fashion-mnist"], extra=(tmp_path / "extra",))
     monkeypatch.setitem(sources.CATALOGUE, "fashion-mnist", extra)
     write(tmp_path / "extra", TRAIN)

@@ -98,12 +98,12 @@ IN_PARTS = pytest.mark.parametrize("cached_rows", [1, 30, plain.CACHED_ROWS])
 
 @IN_PARTS
 @pytest.mark.parametrize("case", SMALL)
-def test_plain(case: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_decoders_equal_the_definition(case: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "CACHED_ROWS", cached_rows)
     check(plain, case, torch.float64, "cpu", 1e-12)
 
 
-def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_decoder_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third and fourth row of outputs are nobody's."""
     d = Decoder(torch.arange(4 * 2 * 3.0)[:, None], torch.zeros(4 * 2 * 3), torch.arange(2.0)[:, None], (4, 2, 3))
     own = [torch.zeros(1, 2, 3), torch.zeros(2, 2, 1)]
@@ -126,7 +126,7 @@ def test_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @IN_PARTS
-def test_a_known_step_can_be_taken_back(cached_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_can_be_undone(cached_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "CACHED_ROWS", cached_rows)
     (d,), clients = fresh("a kernel", torch.float64, "cpu")
     before = d.weight.clone(), d.bias.clone()
@@ -138,7 +138,7 @@ def test_a_known_step_can_be_taken_back(cached_rows: int, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("case", CASES)
-def test_fused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_kernels_equal_the_definition_on_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = fresh(case, torch.float32, "cuda")
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     assert suited(*given) is plain
@@ -161,12 +161,12 @@ def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 @pytest.mark.skipif(not emulator.COMPILER, reason="needs g++")
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("case", SMALL)
-def test_fused_as_written(case: str) -> None:
+def test_fused_kernels_equal_the_definition_in_the_emulator(case: str) -> None:
     check(fused, case, torch.float32, "cpu", 1e-2)
     check_nothing_is_learned(case, "cpu")
 
 
-def test_what_the_fused_ones_do_not_serve() -> None:
+def test_cases_that_fused_kernels_do_not_serve() -> None:
     assert suited(*fresh("a kernel", torch.float32, "cpu")) is plain, "a CPU"
     assert fold((2, 3, 4), ((1, 2, 3),)) is None, "three axes pruned"
     assert fold((2, 3, 4), ((2, 2, 3),)) is None, "two axes pruned, and not the first"
@@ -193,7 +193,7 @@ def test_folds_by_hand() -> None:
     assert fold((4, 3, 5), ((4, 3, 5),)) == Fold((1, 1, 60), [1], [60])
 
 
-def test_what_kernels_are_told() -> None:
+def test_the_table_that_kernels_read() -> None:
     """Inner and columns of each output; address and limits of each client, with unfilled for eight."""
     whole, part = (4, 3, 5), (2, 3, 1)
     planned = fused._planned((whole, (7,)), ((whole, (7,)), (part, (2,))))
@@ -212,7 +212,9 @@ def test_what_kernels_are_told() -> None:
     assert fused._planned((whole,), (((2, 2, 1),),)) is None, "three axes pruned"
 
 
-def test_a_card_without_kernels_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_without_kernels_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fails(*args: object, **options: object) -> None:
         raise RuntimeError("sm_70 is too old\nand more")
 
@@ -226,7 +228,7 @@ def test_a_card_without_kernels_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
 
 
 @given(st.data())
-def test_a_fold_finds_what_slicing_finds(data: st.DataObject) -> None:
+def test_a_fold_selects_the_same_entries_as_slicing(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     shapes = data.draw(st.lists(st.tuples(*(st.integers(1, n) for n in shape)), min_size=1, max_size=3))
     folded = fold(shape, tuple(shapes))

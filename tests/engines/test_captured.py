@@ -77,7 +77,7 @@ def test_equal_to_the_sequential_engine(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_client_is_tested_with_what_it_keeps(device: str, make_task: Make) -> None:
+def test_a_client_is_tested_with_its_private_state(device: str, make_task: Make) -> None:
     method = Pa3dFL(keep="all")
     task = make_task(method, device=device)
     ours, reference = (rounds(engine, method, task, 3) for engine in (Captured(), Sequential()))
@@ -117,7 +117,7 @@ def test_one_stream_equals_many(name: str, make_task: Make) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_round_that_was_stopped_leaves_nothing_behind(
+def test_a_stopped_round_does_not_affect_the_next(
     device: str, make_task: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two clients have begun, with steps to go, when the third one fails."""
@@ -158,7 +158,7 @@ def test_clients_that_do_not_fit_wait(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_no_more_at_once_than_asked_for(device: str, make_task: Make) -> None:
+def test_no_more_clients_at_once_than_the_limit(device: str, make_task: Make) -> None:
     """Four clients of one width: as many programs as may run beside each other."""
     method = methods.find("fedavg")()
     task = make_task(method, device=device, setting="ideal")
@@ -178,7 +178,7 @@ def test_an_engine_serves_one_task_after_another(device: str, make_task: Make) -
         assert_equal(rounds(engine, method, task, 1), rounds(Sequential(), method, task, 1))
 
 
-def test_room_is_what_is_free_beyond_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_fits_if_its_memory_is_free_beyond_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two programs of 3 GiB at width 1/2 and 1 GiB at 1/4: at most 6 for each unit of width."""
     held: Any = [SimpleNamespace(taken=gib << 30, width=w, device="a card") for gib, w in ((3, HALF), (1, QUARTER))]
     for free, widest in ((8, Fraction(15, 16)), (5, Fraction(7, 16)), (2, None)):
@@ -194,7 +194,7 @@ def test_refused_without_a_gpu() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_data_that_stays_with_the_host(make_task: Make) -> None:
+def test_data_in_the_hosts_memory(make_task: Make) -> None:
     method = methods.find("pa3dfl")()
     near = make_task(method, device="cuda", setting="list:1,1/4,1/4,1/16")
     data = dataclasses.replace(near.data, x=near.data.x.cpu(), y=near.data.y.cpu(), device=near.device)

@@ -162,12 +162,12 @@ def test_a_size_is_refused_before_tensors_are_built(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", None, b"\xff", "[" * 100_000])
-def test_facts_that_are_none(text: Any) -> None:
+def test_text_that_is_no_json_object_is_refused(text: Any) -> None:
     with pytest.raises(messages.Refused):
         messages.read_facts(text)
 
 
-def test_who_does_not_answer_is_not_waited_for_longer(make_task: Make, tmp_path: Path) -> None:
+def test_a_round_ends_at_its_deadline_without_silent_clients(make_task: Make, tmp_path: Path) -> None:
     method = find("fedavg")()
     task = make_task(method)
     nodes = Nodes(method, task, tmp_path)
@@ -180,7 +180,7 @@ def test_who_does_not_answer_is_not_waited_for_longer(make_task: Make, tmp_path:
     assert nodes.engine(timeout=0.2).train(Round(method, task, fresh(method, task), {}, task.clients, 1)) == []
 
 
-def test_a_round_waits_until_somebody_can_be_reached(
+def test_a_round_waits_until_a_node_can_be_reached(
     make_task: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = find("fedavg")()
@@ -193,7 +193,7 @@ def test_a_round_waits_until_somebody_can_be_reached(
     assert [u.client.id for u in updates] == [0, 1, 2, 3]
 
 
-def test_scores_from_a_liar_are_left_out(make_task: Make, tmp_path: Path) -> None:
+def test_invalid_scores_are_left_out(make_task: Make, tmp_path: Path) -> None:
     method = find("fedavg")()
     task = make_task(method)
     nodes = Nodes(method, task, tmp_path)
@@ -208,7 +208,7 @@ def test_scores_from_a_liar_are_left_out(make_task: Make, tmp_path: Path) -> Non
     assert [s.client for s in scores] == [2]
 
 
-def test_a_score_of_training_that_is_none(make_task: Make, tmp_path: Path) -> None:
+def test_an_invalid_score_of_training_is_refused(make_task: Make, tmp_path: Path) -> None:
     """The update is refused with it: who sends such a thing is no client of ours."""
     method = find("fedavg")()
     task = make_task(method)
@@ -220,7 +220,7 @@ def test_a_score_of_training_that_is_none(make_task: Make, tmp_path: Path) -> No
     assert [u.score is None for u in updates] == [True, True, False]
 
 
-def test_the_state_store_keeps_what_the_server_may_ask_for(tmp_path: Path) -> None:
+def test_the_state_store_keeps_as_many_states_as_the_server_may_need(tmp_path: Path) -> None:
     states = StateStore(tmp_path / "mine", keep=2)
     assert states.load(None) is None
     for rnd in (1, 2, 3):
@@ -266,7 +266,7 @@ RAY = {
 }  # fmt: skip
 
 
-def test_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_ray_equals_the_sequential_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's own simulation, in processes of its own; `make test-deploy` does it for all methods."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 from pa3dfl.engines.footprint import LiveBytes
 
 
-def test_what_is_alive() -> None:
+def test_bytes_of_live_storages_by_hand() -> None:
     given = torch.zeros(1000)
     with LiveBytes() as live:
         view = given.view(10, 100)  # was there before
@@ -34,7 +34,7 @@ def test_saved_activations_live_until_the_backward_pass() -> None:
         assert live.now == 400 + 4
 
 
-def test_agrees_with_the_allocator() -> None:
+def test_measured_bytes_agree_with_the_gpus_allocator() -> None:
     x, start = torch.randn(8, 3, 12, 12), torch.randn(16, 3, 5, 5)
 
     def step() -> None:

@@ -40,7 +40,7 @@ def honest() -> Tree:
         ({"b": [0.0, 0.0]}, "'b' is a list, expected a tensor"),
     ],
 )
-def test_reasons(change: dict[str, Any], reason: str) -> None:
+def test_reasons_for_rejection(change: dict[str, Any], reason: str) -> None:
     tree = {k: v for k, v in ({**honest(), **change}).items() if v is not None}
     assert objection(tree, SPEC) == reason
 
@@ -63,7 +63,7 @@ junk = st.one_of(
 
 @given(st.dictionaries(st.one_of(st.sampled_from(["w", "b"]), st.text(max_size=2), st.integers()), junk, max_size=4))
 @settings(max_examples=500, deadline=None)
-def test_nothing_outside_the_specification_gets_in(tree: dict[Any, Any]) -> None:
+def test_a_tree_passes_only_if_it_fits_the_specification(tree: dict[Any, Any]) -> None:
     fits = (
         tree.keys() == SPEC.keys()
         and all(isinstance(v, torch.Tensor) for v in tree.values())
@@ -73,7 +73,7 @@ def test_nothing_outside_the_specification_gets_in(tree: dict[Any, Any]) -> None
     assert (objection(tree, SPEC) is None) == fits
 
 
-def test_bounds() -> None:
+def test_bounds_on_norm_and_values() -> None:
     at_the_bound = {"w": torch.zeros(2, 3), "b": torch.tensor([LARGEST_NORM, 0.0])}
     assert objection(at_the_bound, SPEC) is None
     for value, reason in ((2e6, "norm 2e+06 is beyond 1e+06"), (1e30, "norm inf is beyond 1e+06")):
@@ -112,7 +112,7 @@ def mutated(tree: Tree, rng: random.Random) -> dict[Any, Any]:
     return out
 
 
-def test_ten_thousand_trees() -> None:
+def test_ten_thousand_random_trees() -> None:
     """No exception, and what gets in is what the specification says, to the last bound."""
     rng, accepted = random.Random(0), 0
     for _ in range(10_000):
@@ -130,7 +130,7 @@ def test_ten_thousand_trees() -> None:
 
 
 @pytest.mark.parametrize("name", ["pa3dfl", "fedavg"])
-def test_the_round_goes_on_with_the_honest(name: str, make_task: Make) -> None:
+def test_a_round_goes_on_without_malicious_clients(name: str, make_task: Make) -> None:
     """The server's state is that of the honest clients alone, and the liars are named."""
     method = find(name)()
     task = make_task(method)

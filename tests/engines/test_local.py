@@ -21,7 +21,7 @@ def test_step_size_decays_after_every_round() -> None:
     assert [PLAIN.rate(r) for r in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
 
 
-def test_every_epoch_meets_every_row_once_in_a_fresh_order(make_task: Make) -> None:
+def test_every_epoch_has_every_row_once_in_a_new_order(make_task: Make) -> None:
     task = make_task(find("fedavg")(), epochs=3, batch=10)
     client = task.clients[0]
     rows, _, sizes = local.order(task, client, 1, "train")
@@ -68,7 +68,7 @@ def test_the_step() -> None:
     assert stepped([3.0, 4.0], clip_norm=1.0, weight_decay=0.1) == pytest.approx([2.55, 3.4])
 
 
-def test_entries_of_one_scale_step_together_whatever_lies_between_them() -> None:
+def test_entries_of_one_scale_step_together_in_any_order() -> None:
     class Scaled(FedAvg):
         def step_scale(self, name: str) -> float:
             return 10.0 if name == "b" else 1.0
@@ -129,7 +129,7 @@ def test_a_score_is_means_over_rows_of_the_chosen_model(make_task: Make) -> None
     assert predicted == [n_val] * 3 + [n_test]
 
 
-def test_validation_rows_are_made_ready_once_for_all_candidates(
+def test_validation_rows_are_normalised_once_for_all_candidates(
     make_task: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = find("pa3dfl")()

@@ -32,7 +32,7 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("name", "most"), [("fedavg", 48), ("heterofl", 51), ("pa3dfl", 96)])
-def test_a_step_is_few_operations(name: str, most: int, make_task: Callable[..., Any]) -> None:
+def test_a_step_has_few_operations(name: str, most: int, make_task: Callable[..., Any]) -> None:
     method = methods.find(name)()
     task = make_task(method, make_arrays(shape=(1, 28, 28)), precision="fp32")
     client = task.clients[0]

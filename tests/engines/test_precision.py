@@ -34,7 +34,7 @@ def test_bfloat16_trains_float32_weights(name: str, make_task: Make) -> None:
     assert narrow.loss != exact.loss
 
 
-def test_a_product_of_bfloat16(make_task: Make) -> None:
+def test_a_product_in_bfloat16(make_task: Make) -> None:
     task = make_task(methods.find("fedavg")(), precision="bf16")
     one = torch.tensor([[1.0 + 2**-9]])  # rounds to 1 in eight bits
     with task.arithmetic():

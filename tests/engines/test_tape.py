@@ -57,7 +57,7 @@ def pair(seed: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     "compute", [pieces, in_place, detached, constants, indices, types, derivatives], ids=lambda f: f.__name__
 )
-def test_done_again_with_other_tensors(compute: Callable[..., tuple[Tensor, ...]]) -> None:
+def test_a_replay_computes_the_same_from_other_tensors(compute: Callable[..., tuple[Tensor, ...]]) -> None:
     x, y = pair(0)
     with Tape((x, y)) as tape:
         seen = compute(x, y)
@@ -71,7 +71,7 @@ def test_done_again_with_other_tensors(compute: Callable[..., tuple[Tensor, ...]
 
 
 @pytest.mark.parametrize("read", [lambda x: float(x.sum()), lambda x: bool((x > 0).all()), lambda x: torch.equal(x, x)])
-def test_values_that_are_read_may_decide_anything(read: Callable[[Tensor], object]) -> None:
+def test_a_computation_that_reads_values_is_refused(read: Callable[[Tensor], object]) -> None:
     x, y = pair(0)
     with Tape((x, y)) as tape:
         read(x)
@@ -80,7 +80,7 @@ def test_values_that_are_read_may_decide_anything(read: Callable[[Tensor], objec
         tape.replay(seen)
 
 
-def test_what_is_drawn_at_random_cannot_be_proven() -> None:
+def test_a_computation_that_draws_random_numbers_is_refused() -> None:
     x, y = pair(0)
     with Tape((x, y)) as tape:
         seen = (torch.nn.functional.dropout(x) + y,)
@@ -88,7 +88,7 @@ def test_what_is_drawn_at_random_cannot_be_proven() -> None:
         tape.replay(seen)
 
 
-def test_a_value_of_a_constant_is_one() -> None:
+def test_values_of_constants_may_be_read() -> None:
     x, y = pair(0)
     with Tape((x, y)) as tape:
         seen = (x[: int(TWO)] + 2.5 * y[:2],)
@@ -97,7 +97,7 @@ def test_a_value_of_a_constant_is_one() -> None:
     assert torch.equal(again, other[0][:2] + 2.5 * other[1][:2])
 
 
-def test_it_keeps_nothing_alive() -> None:
+def test_a_tape_keeps_no_tensor_alive() -> None:
     x, y = pair(0)
     with Tape((x, y)) as tape:
         z = x + y

@@ -80,7 +80,7 @@ def test_images_of_one_channel_are_channels_last(make_task: Make) -> None:
         assert data.batch(torch.arange(3), None, torch.float32)[0].stride() == strides
 
 
-def test_one_core_each(make_task: Make) -> None:
+def test_each_thread_uses_one_core(make_task: Make) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -92,7 +92,7 @@ def test_one_core_each(make_task: Make) -> None:
         torch.set_num_threads(before)
 
 
-def test_an_error_is_raised_as_itself_and_ends_the_rest(make_task: Make) -> None:
+def test_an_error_is_raised_unchanged_and_ends_the_other_threads(make_task: Make) -> None:
     engine, clients = Threaded(2), make_task(methods.find("fedavg")()).clients
     begun, ticks = [], []
 
@@ -123,7 +123,7 @@ def test_an_interrupt_ends_local_training_within_a_step(make_task: Make) -> None
     assert time.monotonic() - started < 30
 
 
-def test_the_longest_client_comes_first(make_task: Make) -> None:
+def test_the_client_with_most_work_starts_first(make_task: Make) -> None:
     task = make_task(methods.find("heterofl")(), setting="list:1/256,1,1/4,1/16")
     order: list[int] = []
     Threaded(1).each(order.append, task.clients, silent)

@@ -43,7 +43,7 @@ def steps_of(engine: TorchScriptSteps) -> list[torchscript.Step]:
 
 @pytest.mark.parametrize("name", methods.registry())
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_same_bits(name: str, precision: str, make_task: Make) -> None:
+def test_recorded_steps_give_the_same_bits(name: str, precision: str, make_task: Make) -> None:
     """With clipping and decay and two sizes of batches: recorded, proven, replayed."""
     method = methods.find(name)()
     task = make_task(method, engine="auto", precision=precision, clip_norm=1.0, weight_decay=0.01)
@@ -57,7 +57,7 @@ def test_the_same_bits(name: str, precision: str, make_task: Make) -> None:
     assert all(step.proven for step in steps_of(engine))
 
 
-def test_a_recording_serves_all_clients_and_rounds_of_its_kind(
+def test_one_recording_serves_all_clients_and_rounds_of_a_width(
     make_task: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = FedAvg()
@@ -74,7 +74,7 @@ def test_a_recording_serves_all_clients_and_rounds_of_its_kind(
             assert all(torch.equal(v, b.tree[k]) for k, v in a.tree.items())
 
 
-def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_caches_that_a_thread_fills_are_not_recorded(make_task: Make, caplog: pytest.LogCaptureFixture) -> None:
     """The thread that records may be new to a width that others have trained often."""
     method = FedAvg()
     task = make_task(method, engine="auto")
@@ -86,7 +86,7 @@ def test_what_a_thread_makes_once_is_not_replayed(make_task: Make, caplog: pytes
     assert not caplog.messages
 
 
-def test_what_is_rare_is_not_recorded(make_task: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rare_steps_are_not_recorded(make_task: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchscript, "OFTEN", 5)
     method, engine = FedAvg(), TorchScriptSteps()
     task = make_task(method, engine="auto", epochs=2, batch=10)
@@ -141,7 +141,7 @@ class OfLabels(FedAvg):
         (Declared(), ""),
     ],
 )
-def test_what_cannot_be_recorded_is_done_in_python(
+def test_steps_that_cannot_be_recorded_run_in_python(
     method: Method, said: str, make_task: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = make_task(FedAvg(), engine="auto")

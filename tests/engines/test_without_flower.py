@@ -8,7 +8,7 @@ from pa3dfl import cli
 
 
 @pytest.mark.parametrize("words", [("run", "--engine", "flower", "--out", "runs/none"), ("deploy", "init", "site")])
-def test_what_to_install(
+def test_without_flower_the_error_says_what_to_install(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [n for n in sys.modules if n.startswith("pa3dfl.engines.flower")]:

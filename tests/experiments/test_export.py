@@ -53,7 +53,7 @@ def row(path: Path, client: int) -> dict[str, Any]:
     return next(r for r in RunDirectory(path).read_clients() if r["client"] == client)
 
 
-def test_thirty_clients_have_the_accuracy_that_was_tested(trained: Path, tmp_path: Path) -> None:
+def test_exported_models_of_thirty_clients_have_the_tested_accuracy(trained: Path, tmp_path: Path) -> None:
     """Of every exported file, read back; at three widths and several α."""
     records = list(export(trained / "run", out=tmp_path))
     rows = RunDirectory(trained / "run").read_clients()
@@ -65,7 +65,7 @@ def test_thirty_clients_have_the_accuracy_that_was_tested(trained: Path, tmp_pat
 
 
 @pytest.mark.parametrize("form", formats.FILES)
-def test_a_file_predicts_as_the_network_does(form: str, trained: Path, tmp_path: Path) -> None:
+def test_an_exported_file_predicts_as_the_network_does(form: str, trained: Path, tmp_path: Path) -> None:
     if form == "onnx":
         pytest.importorskip("onnxruntime", reason="ONNX is not installed: pip install 'pa3dfl[onnx]'")
         pytest.importorskip("onnxscript", reason="ONNX is not installed: pip install 'pa3dfl[onnx]'")
@@ -94,7 +94,7 @@ def test_programs_of_padded_networks_take_any_number_of_rows(name: str, shape: t
     formats.write(tmp_path / "model.pt2", "torch", alone, rows if model.whole_numbers else rows.float())
 
 
-def test_a_program_needs_nothing_of_ours(trained: Path, tmp_path: Path) -> None:
+def test_a_program_runs_without_this_package(trained: Path, tmp_path: Path) -> None:
     [record] = export(trained / "run", [7], "torch", tmp_path)
     program = torch.export.load(record["path"])
     assert "pa3dfl" not in str(program.graph)
@@ -159,7 +159,9 @@ def test_narrower_products_are_reported(trained: Path, tmp_path: Path) -> None:
     assert 0 <= record["file_accuracy"] <= 1
 
 
-def test_without_the_extra(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_says_what_to_install(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"ONNX needs packages that are not here .*: pip install 'pa3dfl\[onnx\]'"):
         list(export(trained / "run", [7], "onnx", tmp_path))
@@ -179,7 +181,7 @@ def test_wrong_calls(words: list[str], reason: str, trained: Path, capsys: pytes
     assert reason in capsys.readouterr().err
 
 
-def test_what_is_no_run(run: Path, tmp_path: Path) -> None:
+def test_folders_that_are_no_run_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a run directory: it has no config\.yaml"):
         list(export(tmp_path))
     text = (run / "config.yaml").read_text()
@@ -191,7 +193,7 @@ def test_what_is_no_run(run: Path, tmp_path: Path) -> None:
         list(export(run))
 
 
-def test_exported_files_that_are_damaged(trained: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_refused(trained: Path, tmp_path: Path) -> None:
     list(export(trained / "run", [7], out=tmp_path))
     folder = tmp_path / "client-7"
     with pytest.raises(UserError, match="holds an exported model: give the run directory or the node's folder"):

@@ -24,7 +24,7 @@ def test_the_product_in_order_with_values_of_the_right_type() -> None:
     ]  # fmt: skip
 
 
-def test_options_that_go_together() -> None:
+def test_options_that_change_together() -> None:
     assert points(parse(["embedding+hidden=64+64,16+128", "hn-lr=1"]), PA3DFL) == [
         {"embedding": 64, "hidden": 64, "hn_lr": 1.0}, {"embedding": 16, "hidden": 128, "hn_lr": 1.0},
     ]  # fmt: skip
@@ -43,7 +43,7 @@ def test_the_papers_grid(method: str, size: int) -> None:
         assembly.make_method(assembly.configure({"method": method, **point}))
 
 
-def test_what_is_given_is_not_tuned() -> None:
+def test_given_options_are_not_tuned() -> None:
     assert points(paper_grid("ditto", ["lr", "rounds"]), DITTO) == [{"mu": 0.01}, {"mu": 0.1}, {"mu": 1.0}]
     assert len(points(paper_grid("pa3dfl", ["lr", "hidden"]), PA3DFL)) == 3 * 3 * 4
 
@@ -102,7 +102,7 @@ def test_a_small_grid_without_a_range_of_step_sizes_cannot_be_filled_up(words: l
         (["batch=10"], "batch is given and in the grid: leave one of them out"),
     ],
 )
-def test_what_is_no_grid_is_refused(words: list[str], complaint: str) -> None:
+def test_invalid_grids_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(UserError) as caught:
         read(words)
     assert str(caught.value).startswith(complaint)

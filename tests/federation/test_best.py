@@ -56,7 +56,7 @@ def all_of(path: Path) -> dict[int, Remade]:
     [(m, "adapted") for m in registry()]
     + [(m, rule) for rule in ("received", "kept") for m in ("pa3dfl", "ditto", "local-only", "fedrolex")],
 )
-def test_every_tested_model_is_made_again(method: str, rule: str, data: str, tmp_path: Path) -> None:
+def test_every_tested_model_can_be_computed_again(method: str, rule: str, data: str, tmp_path: Path) -> None:
     """Its accuracies, its losses to the last bit, and its α are those of the evaluation; the run is unchanged by it."""
     path = run(data, tmp_path / "run", method=method, tested=rule)
     before = {f: f.read_bytes() for f in path.rglob("*") if f.is_file()}
@@ -84,7 +84,7 @@ def test_rare_checkpoints_keep_the_best(data: str, tmp_path: Path) -> None:
     assert {m.round for m in all_of(path).values()} == {1}
 
 
-def test_every_client_of_a_lonely_method_has_a_round_of_its_own(data: str, tmp_path: Path) -> None:
+def test_without_sharing_every_client_has_a_best_round_of_its_own(data: str, tmp_path: Path) -> None:
     path = run(data, tmp_path / "run", method="local-only", rounds=5, per_round=1, setting="levels:1/256", lr=0.2)
     models = all_of(path)
     assert len({m.round for m in models.values()}) > 1
@@ -92,7 +92,9 @@ def test_every_client_of_a_lonely_method_has_a_round_of_its_own(data: str, tmp_p
 
 
 @pytest.mark.parametrize("method", ["pa3dfl", "local-only"])
-def test_a_resumed_run_keeps_the_same(method: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_the_same_best_states(
+    method: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, path = run(data, tmp_path / "whole", method=method), tmp_path / "stopped"
     evaluate = Sequential.evaluate
 
@@ -114,7 +116,9 @@ def test_a_resumed_run_keeps_the_same(method: str, data: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(("engine", "threads", "method"), [("threaded", 2, "fedavg"), ("sequential", 1, "pa3dfl")])
-def test_some_of_the_models_alone(engine: str, threads: int, method: str, data: str, tmp_path: Path) -> None:
+def test_models_of_some_clients_can_be_computed_alone(
+    engine: str, threads: int, method: str, data: str, tmp_path: Path
+) -> None:
     """Two threads train two clients at once; downloads are made for many clients at once."""
     path = run(data, tmp_path / engine, engine=engine, threads=threads, method=method, rounds=1)
     for some in ([4], [1, 5]):
@@ -123,7 +127,7 @@ def test_some_of_the_models_alone(engine: str, threads: int, method: str, data: 
         assert all(m.score == m.recorded for m in models)
 
 
-def test_what_cannot_be_made_again(data: str, tmp_path: Path) -> None:
+def test_missing_states_are_refused(data: str, tmp_path: Path) -> None:
     path = run(data, tmp_path / "run", method="fedavg", rounds=1, eval_clients=2)
     untested = next(i for i in range(6) if i not in {r["client"] for r in RunDirectory(path).read_clients()})
     with pytest.raises(UserError, match=f"no best state of client {untested}: it was not evaluated"):

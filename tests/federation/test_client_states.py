@@ -23,7 +23,7 @@ def files(folder: Path) -> list[str]:
     return sorted(f.name for f in folder.iterdir()) if folder.exists() else []
 
 
-def test_the_nearest_place_with_room(tmp_path: Path) -> None:
+def test_a_state_goes_to_the_fastest_memory_with_space(tmp_path: Path) -> None:
     near = torch.device("meta")  # stands for a GPU
     kept = ClientStates(tmp_path / "p", {near: 40, CPU: 80})
     for i in range(4):
@@ -35,14 +35,14 @@ def test_the_nearest_place_with_room(tmp_path: Path) -> None:
     assert len(kept) == 4
 
 
-def test_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_memory_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept = ClientStates(tmp_path / "p", {})
     for value in range(3):
         kept[0] = tree(10, value)
     assert caplog.text.count("memory is full") == 1
 
 
-def test_what_is_replaced_makes_room(tmp_path: Path) -> None:
+def test_replaced_states_free_their_memory(tmp_path: Path) -> None:
     kept = ClientStates(tmp_path / "p", {CPU: 40})
     kept[0] = tree(10, 1)
     kept[1] = tree(10, 2)
@@ -56,26 +56,26 @@ def test_what_is_replaced_makes_room(tmp_path: Path) -> None:
     assert kept.free == {CPU: 20}
 
 
-def test_files_of_a_dead_process_are_not_read(tmp_path: Path) -> None:
+def test_files_of_an_earlier_process_are_not_read(tmp_path: Path) -> None:
     ClientStates(tmp_path / "p", {})[0] = tree(10)
     assert files(tmp_path / "p")
     assert 0 not in ClientStates(tmp_path / "p", {})
     assert files(tmp_path / "p") == []
 
 
-def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "p").write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"private state of client 0 could not be written to .*p: File exists"):
         ClientStates(tmp_path / "p", {})[0] = tree(10)
 
 
-def test_room_of_this_machine() -> None:
+def test_memory_limits_of_this_machine() -> None:
     assert memory_limits(CPU).keys() == {CPU}
     assert 2**20 < memory_limits(CPU)[CPU] <= available_memory()
 
 
 @pytest.mark.parametrize("room", [0, 300_000])
-def test_a_run_does_not_depend_on_it(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_where_states_are(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's state in memory, or only some of them: the same bits."""
     given: dict[str, Any] = {
         "method": "ditto", "data": "fashion-mnist-10k", "clients": 40, "per_round": 3, "epochs": 1, "eval_every": 2,

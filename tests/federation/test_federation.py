@@ -79,7 +79,7 @@ def test_same_seed_same_bits_other_seed_other_partition(data: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("method", registry())
-def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
+def test_a_stopped_and_resumed_run_gives_the_same_bits(
     method: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(data, tmp_path / "whole", method=method)
@@ -102,7 +102,7 @@ def stopped_in_round_4(monkeypatch: pytest.MonkeyPatch, data: str, out: Path, **
     assert stopped.value.round == 3
 
 
-def test_rare_checkpoints_lose_nothing_to_a_polite_stop(
+def test_sigterm_loses_nothing_between_rare_checkpoints(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between rounds the state in memory is whole, and is saved even when no checkpoint was due."""
@@ -158,7 +158,7 @@ def test_killed_twice_at_random_moments(data: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop(number: signal.Signals, data: str, tmp_path: Path) -> None:
+def test_a_signal_ends_a_run_after_saving_it(number: signal.Signals, data: str, tmp_path: Path) -> None:
     path = tmp_path / "stopped"
     process = begin(["run", *arguments(data, path, rounds=500, eval_every=500, hidden=8)])
     wait_for_round(path, 2, process)
@@ -180,7 +180,7 @@ def test_early_stopping_counts_rounds(data: str, tmp_path: Path) -> None:
     assert (summary["best_round"], summary["rounds"]) == (1, 7)
 
 
-def test_a_torn_checkpoint_falls_back_to_the_one_before(
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(data, tmp_path / "whole", method="fedavg")
@@ -191,7 +191,7 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(
     assert_same(whole, tmp_path / "torn")
 
 
-def test_no_checkpoint_can_be_read(data: str, tmp_path: Path) -> None:
+def test_without_a_readable_checkpoint_resume_is_refused(data: str, tmp_path: Path) -> None:
     path = run(data, tmp_path / "a", method="fedavg", rounds=2)
     for file in (path / "checkpoints").iterdir():
         file.write_bytes(b"\0")
@@ -214,7 +214,7 @@ def test_only_two_checkpoints_and_the_best_are_kept(data: str, tmp_path: Path) -
     assert names == [*(f"server.{rnd}.safetensors" for rnd in (2, 3, 4)), "state.json", "state.previous.json"]
 
 
-def test_a_run_directory_holds_what_it_should(data: str, tmp_path: Path) -> None:
+def test_files_of_a_run_directory(data: str, tmp_path: Path) -> None:
     path = run(data, tmp_path / "a", hidden=8)
     summary = json.loads((path / "summary.json").read_text())
     assert summary.keys() >= {

@@ -26,7 +26,7 @@ def records(table: Any) -> list[dict[str, Any]]:
     return table.to_dict("records")
 
 
-def test_what_a_run_keeps_is_what_it_measured(data: str, tmp_path: Path) -> None:
+def test_the_history_holds_what_evaluations_measured(data: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     path = run(data, tmp_path / "run", method="pa3dfl", hidden=8)
     loaded = pa3dfl.load(path)
@@ -57,7 +57,7 @@ def test_what_a_run_keeps_is_what_it_measured(data: str, tmp_path: Path) -> None
     assert steps[expected["width"]] == expected["step_multiply_adds"]
 
 
-def test_mixing_weights_follow_from_what_is_kept(data: str, tmp_path: Path) -> None:
+def test_mixing_weights_follow_from_the_history(data: str, tmp_path: Path) -> None:
     path = run(data, tmp_path / "run", method="pa3dfl", hidden=8, rounds=2)
     [(_, arrays)] = pa3dfl.load(path).history()
     assert np.linalg.norm(arrays["encoded"], axis=1) == pytest.approx(np.ones(6), abs=1e-5)
@@ -113,7 +113,7 @@ def test_without_pandas_tables_are_records(data: str, tmp_path: Path, monkeypatc
     assert loaded.clients[0]["width"] == "1" or "/" in loaded.clients[0]["width"]
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_folders_that_are_no_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a run directory: it has no config\.yaml"):
         pa3dfl.load(tmp_path)
     (tmp_path / "history").mkdir()

@@ -60,7 +60,7 @@ def join(
 
 
 @pytest.mark.parametrize("name", [*methods.registry(), "pa3dfl-without-hn"])
-def test_nothing_changes_but_the_newcomers_own(name: str, make_task: Make, tmp_path: Path) -> None:
+def test_joining_changes_only_the_newcomers_own_entries(name: str, make_task: Make, tmp_path: Path) -> None:
     method = small(name)
     task = make_task(method, newcomers="1,3", rounds=1)
     assert task.newcomers == LATE
@@ -111,7 +111,7 @@ def network(attention: bool) -> HyperNetwork:
 
 
 @pytest.mark.parametrize("attention", [True, False])
-def test_who_is_not_there_has_no_part_in_the_mix(attention: bool) -> None:
+def test_absent_clients_have_no_part_in_the_mix(attention: bool) -> None:
     hn, shapes = network(attention), [{"a": (4, 6), "b": (3,)}] * 2
     whole = {k: v.double() for k, v in hn.init(4, 0, absent=[1]).items()}
     fewer = wire(whole | {"embeddings": whole["embeddings"][[0, 2, 3]]})
@@ -126,7 +126,7 @@ def test_who_is_not_there_has_no_part_in_the_mix(attention: bool) -> None:
 
 
 @pytest.mark.parametrize("attention", [True, False])
-def test_an_embedding_is_found_again(attention: bool) -> None:
+def test_settle_finds_the_embedding_that_generated_the_parameters(attention: bool) -> None:
     """What another embedding generated, pruned: the one that is learned generates the same."""
     hn, shapes = network(attention), [{"a": (2, 3), "b": (3,)}]
     tree = {k: v.double() for k, v in hn.init(4, 0).items()}
@@ -182,7 +182,7 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def test_the_files_say_who_and_how_well(tmp_path: Path) -> None:
+def test_files_name_the_newcomers_and_their_scores(tmp_path: Path) -> None:
     out = tmp_path / "run"
     api.run(**TINY, data=write(tmp_path), method="fedavg", out=str(out))
     clients = {int(row["client"]): row for row in read(out / "clients.csv")}
@@ -215,7 +215,7 @@ def test_the_report_is_of_all_seeds_together(tmp_path: Path) -> None:
     assert newcomers_picture([record], tmp_path / "newcomers.png").stat().st_size > 1000
 
 
-def test_who_is_a_newcomer(tmp_path: Path) -> None:
+def test_newcomers_by_share_ids_and_file(tmp_path: Path) -> None:
     assert newcomers(None, 10, 0) == frozenset()
     assert newcomers("3, 7", 10, 0) == {3, 7}
     (tmp_path / "ids").write_text("0\n9\n")
@@ -239,7 +239,7 @@ def test_who_is_a_newcomer(tmp_path: Path) -> None:
         ("99%", "all 10 clients are newcomers"),
     ],
 )
-def test_wrong_newcomers(text: str, said: str) -> None:
+def test_wrong_newcomers_are_refused(text: str, said: str) -> None:
     with pytest.raises(UserError) as e:
         newcomers(text, 10, 0)
     assert said in str(e.value)

@@ -29,7 +29,7 @@ def test_centres() -> None:
     assert centre_of("trimmed", values[:4]).tolist() == [2.5, 7.5]  # a fifth of four is none
 
 
-def test_only_what_all_were_sent_alike_is_general() -> None:
+def test_entries_are_general_if_all_clients_were_sent_equal_values() -> None:
     downs = [{"u": torch.ones(2), "v": torch.full((2,), float(i)), "b": torch.zeros(i + 1)} for i in range(3)]
     updates = [update(i, {k: v + i for k, v in d.items()}) for i, d in enumerate(downs)]
     assert general(downs, updates) == ["u"]
@@ -46,7 +46,7 @@ def test_clipping_shortens_the_longest_moves() -> None:
 
 
 @pytest.mark.parametrize("rule", ["mean", "median", "trimmed", "clip"])
-def test_equal_updates_stay_as_they_are(rule: str) -> None:
+def test_equal_updates_do_not_change(rule: str) -> None:
     downs = [{"u": torch.zeros(2)} for _ in range(5)]
     updates = [update(i, {"u": torch.tensor([1.0, 2.0])}) for i in range(5)]
     assert [u.tree["u"].tolist() for u in robust(rule, downs, updates)] == [[1.0, 2.0]] * 5
@@ -54,7 +54,7 @@ def test_equal_updates_stay_as_they_are(rule: str) -> None:
 
 @pytest.mark.parametrize("name", ["pa3dfl", "fedavg"])
 @pytest.mark.parametrize("rule", ["median", "clip"])
-def test_one_of_four_pulls_less(name: str, rule: str, make_task: Make) -> None:
+def test_one_malicious_client_of_four_has_less_influence(name: str, rule: str, make_task: Make) -> None:
     """A tenfold update moves the general parameters less far from where the honest ones would be."""
     method = find(name)()
     task = make_task(method, setting="ideal", p_min="1/16")

@@ -132,14 +132,14 @@ def test_kept_of_clients_with_every_kind_of_past(data: str, tmp_path: Path) -> N
     ]
 
 
-def test_the_test_above_has_all_kinds() -> None:
+def test_the_kinds_of_past_above_all_occur() -> None:
     last = {i: r for r in range(1, 9) for i in places(0, r, 6, 2)}
     assert len(last) < 6 or min(last.values()) < 5
     assert max(last.values()) == 8
 
 
 @pytest.mark.parametrize("tested", ["adapted", "received", "kept"])
-def test_the_option_says_which_is_the_score(tested: str, data: str, tmp_path: Path) -> None:
+def test_the_option_tested_chooses_the_score(tested: str, data: str, tmp_path: Path) -> None:
     """Every run records what needs no further training; the score is that of its own rule."""
     summary = api.run(**TINY, data=data, out=str(tmp_path / "run"), method="fedavg", tested=tested)
     records = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
@@ -190,7 +190,7 @@ def test_early_stopping_follows_the_score() -> None:
         assert averages(state.best.scores)["val_accuracy"] == pytest.approx(0.49 if stops else 0.55)
 
 
-def test_a_rule_that_does_not_exist() -> None:
+def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(UserError, match="tested is 'trained': expected one of adapted, received, kept"):
         assembly.configure({"tested": "trained"})
 

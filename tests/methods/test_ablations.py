@@ -16,7 +16,7 @@ from pa3dfl.methods.pa3dfl.method import Pa3dFL, V, layout
 Make = Callable[..., Any]
 
 
-def test_they_are_found_but_not_among_the_twelve() -> None:
+def test_ablations_are_found_by_name_but_not_listed_as_methods() -> None:
     ablations = methods.registry(methods.ABLATIONS)
     assert list(ablations) == ["pa3dfl-flanc", "pa3dfl-without-hn"]
     assert len(methods.registry()) == 12
@@ -25,7 +25,7 @@ def test_they_are_found_but_not_among_the_twelve() -> None:
 
 
 @pytest.mark.parametrize("name", methods.registry(methods.ABLATIONS))
-def test_trains(name: str, make_task: Make, play: Make) -> None:
+def test_an_ablation_trains(name: str, make_task: Make, play: Make) -> None:
     method = methods.find(name)()
     task = make_task(method, epochs=2, setting="list:1,1/4,1/4,1/16")
     rounds = play(method, task, rounds=5, per_round=4).rounds
@@ -67,7 +67,7 @@ def test_every_output_mixes_the_same_basis() -> None:
     torch.testing.assert_close(compose(plan, u, v[:2, :1]), weight[:2, :2])
 
 
-def test_its_sizes(make_task: Make) -> None:
+def test_sizes_of_the_flanc_decomposition(make_task: Make) -> None:
     method = FlancDecomposition()
     task = make_task(method)
     plans = {p.name: p for p in layout(method, task).layers}

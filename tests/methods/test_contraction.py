@@ -86,7 +86,7 @@ def test_every_order_is_the_same_linear_layer(shape: tuple[int, ...], order: str
 
 @given(cases(), st.sampled_from(("recover", "factors")))
 @settings(max_examples=60, deadline=None)
-def test_the_closed_form_is_what_is_counted(case: Any, order: str) -> None:
+def test_the_formula_for_multiply_adds_equals_the_count(case: Any, order: str) -> None:
     layer, shape, how, _, seed = case
     u, v, _, x = leaves(layer, shape, seed, torch.float32)
     weight = Decomposed(order, layer, u, v)
@@ -145,7 +145,7 @@ class Free(nn.Module):
 
 
 @pytest.mark.parametrize("width", [Fraction(1, 4), Fraction(1)])
-def test_a_network_may_use_its_weights_as_it_likes(width: Fraction) -> None:
+def test_other_uses_of_a_weight_recover_it(width: Fraction) -> None:
     model = Model(Free, "free", (2, 6, 6), 3)
     parts = take_apart(model, Fraction(1, 4))
     g = torch.Generator().manual_seed(0)

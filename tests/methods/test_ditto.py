@@ -22,9 +22,7 @@ def same(a: Tree, b: Tree) -> bool:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("clip_norm", [0.5, 0.0])
-def test_the_server_goes_exactly_where_fedavg_goes(
-    make_task: Make, play: Make, precision: str, clip_norm: float
-) -> None:
+def test_the_server_equals_fedavgs_bit_for_bit(make_task: Make, play: Make, precision: str, clip_norm: float) -> None:
     said = {"precision": precision, "clip_norm": clip_norm}
     ditto, fedavg = Ditto(mu=10.0), FedAvg()
     mine = play(ditto, make_task(ditto, **said))
@@ -34,7 +32,7 @@ def test_the_server_goes_exactly_where_fedavg_goes(
     assert not same(mine.servers[0], mine.servers[-1])
 
 
-def test_clipping_was_at_work(make_task: Make, play: Make) -> None:
+def test_clipping_occurs_in_the_test_above(make_task: Make, play: Make) -> None:
     """Otherwise the test above proves nothing about it."""
     ends = [play(Ditto(), make_task(Ditto(), clip_norm=c)).servers[-1] for c in (0.5, 0.0)]
     assert not same(*ends)
@@ -130,7 +128,7 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(make_task: Mak
     assert distance(10.0) < 0.3 * distance(0.0)
 
 
-def test_everybody_has_the_least_width_and_both_heads_are_heads(make_task: Make) -> None:
+def test_all_clients_have_the_smallest_width_and_both_heads_count_as_heads(make_task: Make) -> None:
     method = Ditto()
     task = make_task(method)
     assert {c.width for c in task.clients} == {task.p_min}

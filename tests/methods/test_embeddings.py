@@ -14,7 +14,7 @@ SEEN = 20
 
 
 @pytest.mark.parametrize("name", ["fedavg", "heterofl", "fedrolex", "flanc", "pa3dfl"])
-def test_rows_nobody_saw_keep_their_value(name: str) -> None:
+def test_rows_of_unseen_tokens_keep_their_value(name: str) -> None:
     rng = np.random.default_rng(0)
     arrays = Arrays(rng.integers(0, SEEN, (80, 5)), np.arange(80) % 4, 4)
     method = find(name)()

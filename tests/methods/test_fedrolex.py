@@ -49,7 +49,7 @@ def test_inputs_follow_the_outputs_that_feed_them(make_task):
     assert torch.equal(down["head.bias"], server["head.bias"])
 
 
-def test_every_channel_is_trained_equally_often_in_one_turn(make_task):
+def test_every_channel_is_trained_equally_often_in_a_full_cycle(make_task):
     task = make_task(METHOD)
     client = task.clients[1]
     server = numbered(task)
@@ -74,7 +74,7 @@ def test_clients_count_by_their_data(make_task):
     assert all(torch.allclose(v, torch.ones_like(v)) for v in merged.values())
 
 
-def test_what_nobody_trained_keeps_its_value(make_task, play):
+def test_entries_that_nobody_trained_keep_their_value(make_task, play):
     task = make_task(METHOD, setting="list:1/4,1/16,1/16,1/256")
     played = play(METHOD, task, rounds=2, per_round=4)
     for rnd, (before, updates, after) in enumerate(

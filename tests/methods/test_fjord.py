@@ -50,7 +50,7 @@ def test_every_narrower_width_is_drawn_equally_often(make_task):
 
 
 @pytest.mark.parametrize("model", ["cnn-fashion", "resnet18-gn"])
-def test_the_narrow_model_learns_from_the_wide_one_which_does_not_follow(make_task, model):
+def test_the_narrow_model_learns_from_the_wide_one_as_a_constant_teacher(make_task, model):
     method = Fjord()
     task = make_task(method, model=model)
     [client] = [c for c in task.clients if c.width == Fraction(1, 2)]
@@ -97,7 +97,7 @@ def test_clients_count_by_their_data(make_task):
     assert all(torch.allclose(v, torch.ones_like(v)) for v in merged.values())
 
 
-def test_what_nobody_trained_keeps_its_value(make_task, play):
+def test_entries_that_nobody_trained_keep_their_value(make_task, play):
     task = make_task(Fjord(), setting="list:1/4,1/16,1/16,1/256")
     played = play(Fjord(), task, rounds=2, per_round=4)
     first, last = played.servers[0], played.servers[-1]

@@ -22,7 +22,7 @@ FULL, NARROW = Fraction(1), Fraction(1, 16)
     ("width", "multiply_adds", "mebibytes"),
     [("1/16", 14.99, 0.063), ("1/8", 18.17, 0.097), ("1/2", 42.27, 0.772), ("1", 87.70, 2.931)],
 )
-def test_costs_are_those_of_the_efficiency_table(width, multiply_adds, mebibytes):
+def test_costs_equal_the_efficiency_table(width, multiply_adds, mebibytes):
     model = make_model("cnn-cifar100", FLANC(), (3, 32, 32), 100, NARROW)
     [record] = cost(FLANC(), model, NARROW, 128, [Fraction(width)])
     assert round(record["encoder_multiply_adds"] / 1e7, 2) == multiply_adds
@@ -140,7 +140,7 @@ def test_widths_are_multiples_of_p_min():
     assert got == [Fraction(1, 8), Fraction(1, 8), Fraction(3, 8), Fraction(1)]
 
 
-def test_it_learns(make_task):
+def test_flanc_learns(make_task):
     method = FLANC()
     task = make_task(method, epochs=5, lr=0.1, setting="list:1/16,1/16,1/64,1/256")
     learns(method, task, rounds=3, share=0.7)

@@ -40,7 +40,7 @@ def test_without_its_aids_equal_capacities_give_fedavg(make_task, play):
         torch.testing.assert_close(ours[k], v, rtol=0, atol=1e-9)
 
 
-def test_entries_are_averaged_over_those_who_hold_them_and_others_keep_their_value(make_task, play):
+def test_entries_are_averaged_over_their_holders_and_others_keep_their_value(make_task, play):
     task = make_task(PLAIN, setting="list:1/4,1/16,1/16,1/256")
     played = play(PLAIN, task, rounds=2, per_round=3)
     for before, updates, after in zip(played.servers, played.rounds, played.servers[1:], strict=False):
@@ -99,7 +99,7 @@ def test_only_encoder_layers_are_scaled_and_only_below_full_width(make_task, div
     assert all(torch.equal(v, theta[k]) for k, v in scaled(task, Fraction(1), theta, divide).items())
 
 
-def test_the_narrowest_start_as_calmly_as_the_widest(make_task):
+def test_dividing_by_the_root_keeps_first_losses_similar(make_task):
     """√(1/p) = 4 for each of four layers, and for the first, which has all its inputs, 16: the first loss is large."""
     losses = {}
     for divide in ("root", "all"):

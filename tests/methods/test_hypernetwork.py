@@ -137,7 +137,7 @@ hn.update(tree, [0, 1, 2, 3], trained)
     assert more < 100
 
 
-def test_many_clients_attention_never_exists() -> None:
+def test_attention_of_many_clients_is_never_stored_in_full() -> None:
     """Weights of 800 among 100,000 would be 320 MB, and as much again for their gradient."""
     more = megabytes_more("""
 hn = HyperNetwork({"a": Output((1,), 0.1)}, 4, 4, 2, 0.2, 0.1, 1.0, 0.1, 50.0)
@@ -157,7 +157,7 @@ hn.update(tree, list(range(800)), trained)
         ),
     ],
 )
-def test_attention_in_passing_is_the_same(
+def test_attention_in_blocks_equals_attention_at_once(
     device: str, dtype: torch.dtype, atol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without room for weights: the same models, the same step."""

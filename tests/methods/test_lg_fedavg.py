@@ -14,7 +14,7 @@ Make = Callable[..., Any]
 HEAD = {"head.weight", "head.bias"}
 
 
-def test_only_the_head_travels(make_task: Make, play: Make) -> None:
+def test_only_the_head_is_sent(make_task: Make, play: Make) -> None:
     method = LGFedAvg()
     task = make_task(method)
     played = play(method, task, rounds=3, per_round=3)
@@ -74,7 +74,7 @@ def test_clients_of_one_width_start_alike(make_task: Make) -> None:
             assert torch.equal(v, starts[client.width][k])
 
 
-def test_it_learns(make_task: Make) -> None:
+def test_lg_fedavg_learns(make_task: Make) -> None:
     method = LGFedAvg()
     task = make_task(method, lr=0.1, epochs=5, setting="list:1/16,1/16,1/4,1/256")
     played = learns(method, task, rounds=4, share=0.7)

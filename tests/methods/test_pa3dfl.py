@@ -213,7 +213,7 @@ def test_resnet_trains_with_less_than_half_of_the_multiply_adds() -> None:
 
 
 @pytest.mark.parametrize(("keep", "own"), [("none", ()), ("head", (V + "head.",)), ("personal", (V,)), ("all", ("",))])
-def test_what_a_client_keeps_is_the_trained_end_where_a_test_does_not_train(
+def test_kept_parameters_replace_the_trained_ones_in_a_test_without_training(
     keep: str, own: tuple[str, ...], make_task: Make
 ) -> None:
     """α = 1 is then what its last training left, in the received model; nothing else depends on it."""

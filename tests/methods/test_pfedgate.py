@@ -30,7 +30,7 @@ def batch_of(task, client, n=12):
 
 
 @pytest.mark.parametrize(("width", "multiply_adds"), [("1/16", 5.52), ("1/8", 10.17), ("1/2", 61.02), ("1", 190.02)])
-def test_costs_are_those_of_the_efficiency_table(width, multiply_adds):
+def test_costs_equal_the_efficiency_table(width, multiply_adds):
     model = make_model("cnn-cifar100", PFedGate(), (3, 32, 32), 100, NARROW)
     [record] = cost(PFedGate(), model, NARROW, 128, [Fraction(width)])
     assert round(record["encoder_multiply_adds"] / 1e7, 2) == multiply_adds
@@ -72,7 +72,7 @@ def knapsacks(draw):
 
 @settings(deadline=None, max_examples=80)
 @given(knapsacks())
-def test_no_more_is_kept_than_the_budget(case):
+def test_kept_blocks_stay_within_the_budget(case):
     blocks, scores, s = case
     kept = keep(scores, blocks, torch.tensor(s, dtype=torch.float64))
     assert kept.dtype == torch.bool
@@ -220,7 +220,7 @@ def test_clients_have_gates_of_their_own(make_task):
 
 
 @pytest.mark.parametrize("name", ["cnn-cifar100", "resnet18-gn"])
-def test_a_batch_of_one_on_every_network(make_task, name):
+def test_a_batch_of_one_works_on_every_network(make_task, name):
     method = PFedGate()
     task = make_task(method, precision="fp32")
     task = replace(task, model=make_model(name, method, (3, 32, 32), 4, NARROW))
@@ -231,7 +231,7 @@ def test_a_batch_of_one_on_every_network(make_task, name):
     assert all(g.isfinite().all() for g in gradients)
 
 
-def test_gated_start_is_about_the_networks_own(make_task):
+def test_gated_weights_start_near_the_initialisation_rule(make_task):
     method = PFedGate()
     task = make_task(method)
     theta, _ = at_start(method, task, task.clients[0])

@@ -8,7 +8,7 @@ import torch
 from pa3dfl.methods.pfedgate import Blocks, PFedGate, cut, keep
 
 
-def test_a_kept_head_takes_its_room_before_anything_is_chosen(make_task):
+def test_a_kept_head_is_charged_to_the_budget_first(make_task):
     """Linear layers: 40 entries, of which the head has 12 and first blocks elsewhere 4: at s = 1/2, 4 are left."""
     sizes = torch.tensor([(4, 0), (4, 0), (20, 0), (8, 0), (4, 0), (0, 3), (0, 3)], dtype=torch.float64)
     always = torch.tensor([True, False, False, True, True, True, False])

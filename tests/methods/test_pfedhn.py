@@ -47,7 +47,7 @@ def moved(task: Task, server: Tree, ids: list[int], by: float) -> dict[int, Tree
     }
 
 
-def test_a_client_is_sent_what_the_network_makes_of_its_embedding(make_task: Make) -> None:
+def test_a_client_is_sent_the_encoder_generated_from_its_embedding(make_task: Make) -> None:
     task = make_task(METHOD)
     server = state(METHOD, task)
     assert "tau" not in server
@@ -60,7 +60,7 @@ def test_a_client_is_sent_what_the_network_makes_of_its_embedding(make_task: Mak
     assert not torch.equal(downs[0]["conv1.weight"], downs[1]["conv1.weight"])
 
 
-def test_the_gradient_is_that_of_the_objective(make_task: Make) -> None:
+def test_the_gradient_equals_autograd_of_the_objective(make_task: Make) -> None:
     task = make_task(METHOD)
     server = state(METHOD, task)
     trained = moved(task, server, [0, 2], by=0.1)
@@ -118,7 +118,7 @@ def test_tested_is_the_generated_encoder_under_the_own_head(make_task: Make, pla
             assert torch.equal(v, played.private[client.id][k] if k in HEAD else down[k])
 
 
-def test_clients_start_near_the_models_own_start(make_task: Make) -> None:
+def test_clients_start_near_the_models_initial_parameters(make_task: Make) -> None:
     """Norms must start near one, and the model's own rule for each layer holds."""
     method = PFedHN()
     task = make_task(method, model="resnet18-gn")
@@ -136,7 +136,7 @@ def test_the_default_sizes_are_the_papers() -> None:
     assert (method.embedding, method.hidden, method.layers, method.hn_clip) == (5, 100, 2, 50.0)
 
 
-def test_it_learns(make_task: Make) -> None:
+def test_pfedhn_learns(make_task: Make) -> None:
     method = PFedHN()
     task = make_task(method, lr=0.1, epochs=5, setting="list:1/4,1/4,1/4,1/4")
     learns(method, task, rounds=3, share=0.8)

@@ -80,7 +80,7 @@ def test_private_state_never_leaves(method: Method, make_task: Make) -> None:
     assert same(before[0], after[0])
 
 
-def test_cost_counts_what_goes_over_the_wire(method: Method, make_task: Make) -> None:
+def test_cost_counts_the_bytes_that_are_sent(method: Method, make_task: Make) -> None:
     task = make_task(method, precision="fp32")
     client = task.clients[-1]
     [record] = cost(method, task.model, task.p_min, 10, [client.width])

@@ -99,7 +99,7 @@ def test_sizes_by_hand(name: str, width: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_client_holds_on_the_wire_what_is_counted(name: str, make_task: Make) -> None:
+def test_counted_parameters_equal_those_sent_and_kept(name: str, make_task: Make) -> None:
     """p² ≤ r for each; and without data, with data, and in bytes received it is the same number."""
     method = methods.find(name)()
     task = make_task(method, setting="list:1,1/4,9/256,1/256", precision="fp32")
@@ -147,13 +147,13 @@ def test_shares_are_in_the_table_of_clients(tmp_path: Path) -> None:
         ("flanc", ["0.68", "0.02"], ["1", "1/16"]),
     ],
 )
-def test_the_widest_that_fits(name: str, r: list[str], widths: list[str]) -> None:
+def test_strict_widths_are_the_widest_that_fit(name: str, r: list[str], widths: list[str]) -> None:
     given = strict_widths(methods.find(name)(), MODELS[name], SIXTEENTH, [Fraction(x) for x in r])
     assert given == [Fraction(w) for w in widths]
 
 
 @pytest.mark.parametrize("name", STRICT)
-def test_nobody_holds_more_than_it_affords(name: str) -> None:
+def test_no_client_holds_more_than_its_capacity(name: str) -> None:
     method, model = methods.find(name)(), MODELS[name]
     sizes = {w: size(name, w) for w in {method.widths([w], SIXTEENTH)[0] for w in candidate_widths(SIXTEENTH)}}
     least = Fraction(min(sizes.values()), FULL)
@@ -188,7 +188,7 @@ def test_the_usual_rule_keeps_squares_within_capacity(r: Fraction) -> None:
         ("pfedgate", ["1"], "it would hold 1,764,502; even r = 100% would not suffice"),
     ],
 )  # fmt: skip
-def test_it_is_said_when_none_fits(name: str, r: list[str], complaint: str) -> None:
+def test_an_error_names_the_client_that_no_width_fits(name: str, r: list[str], complaint: str) -> None:
     with pytest.raises(UserError, match=re.escape(complaint)):
         strict_widths(methods.find(name)(), MODELS[name], SIXTEENTH, [Fraction(x) for x in r])
 

@@ -65,7 +65,7 @@ def random_tree(model: Model, width: Fraction = ONE) -> Tree:
 
 @pytest.mark.parametrize("name", ["cnn-fashion", "cnn-cifar100", "resnet18-gn", "perceptron"])
 @pytest.mark.parametrize(("width", "offset"), [(Fraction(1, 4), 5), (Fraction(7, 16), 61)])
-def test_what_a_slice_holds_belongs_together(name, width, offset, monkeypatch):
+def test_outputs_and_inputs_of_a_slice_match(name, width, offset, monkeypatch):
     """In a full model that is zero elsewhere, a slice computes what it computes alone.
 
     So every input must meet the output that feeds it, through flattening and through shortcuts. Norms over
@@ -97,7 +97,7 @@ def test_a_window_at_the_start_is_the_leading_slice_and_the_full_one_is_the_mode
         assert all(torch.equal(v, tree[k]) for k, v in whole.items())
 
 
-def test_windows_cover_every_channel_equally_in_one_turn():
+def test_windows_cover_every_channel_equally_in_a_full_cycle():
     counts = torch.zeros(48, dtype=torch.long)
     for offset in range(100, 148):
         held = window(48, 9, offset)
@@ -121,7 +121,7 @@ def test_columns_of_a_channel_are_its_pixels():
         rolling_places(Model(Joined, "joined", (1, 8, 8), 4), Fraction(1, 2), 0, CPU)
 
 
-def test_mean_over_those_who_hold_an_entry():
+def test_entries_are_averaged_over_their_holders():
     old = torch.tensor([[9.0, 9.0, 9.0], [9.0, 9.0, 9.0]])
     parts = [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 6.0], [5.0, 7.0]])]
     places = [(slice(0, 1), slice(0, 2)), (torch.tensor([[0], [1]]), torch.tensor([0, 2]))]

@@ -33,7 +33,7 @@ def test_what_is_divided_in_a_quarter_wide_submodel(make_task, divide, divisor, 
     assert found == {k: [pytest.approx(1 / divisor if k in divided else 1.0)] for k in down}
 
 
-def test_the_narrowest_start_as_calmly_as_the_widest(make_task):
+def test_dividing_by_the_root_keeps_first_losses_similar(make_task):
     """Divided by p, every layer puts out √(1/p) times what it takes in: at 1/16 the first loss is in the hundreds."""
     losses = {}
     for divide in ("root", "inputs", "all"):

@@ -47,7 +47,7 @@ FACTORIES = {
 
 @pytest.mark.parametrize("width", [ONE, HALF])
 @pytest.mark.parametrize("name", FACTORIES)
-def test_it_computes_the_same(name: str, width: Fraction) -> None:
+def test_an_exported_network_computes_the_same(name: str, width: Fraction) -> None:
     factory: Callable[..., nn.Module] = FACTORIES[name]
     model = Model(factory, "mine:make", (sequences.LENGTH,), 4)
     params, x = model.init(width, 3), inputs(model)
@@ -63,7 +63,7 @@ def test_builtin_networks(name: str) -> None:
     torch.testing.assert_close(network(model, params, HALF)(x), model(params, x, HALF), rtol=0, atol=1e-5)
 
 
-def test_a_layer_that_was_widened_says_so() -> None:
+def test_a_widened_layer_has_its_true_sizes() -> None:
     """Its factory cannot keep features full, so that its own module would be narrower."""
     model = Model(perceptron, "mine:make", (6,), 4, full_features=True)
     params, x = model.init(HALF, 3), inputs(model)
@@ -73,7 +73,7 @@ def test_a_layer_that_was_widened_says_so() -> None:
     assert sizes == [(6, 8), (8, 32), (32, 4)]
 
 
-def test_it_keeps_nothing_of_its_source() -> None:
+def test_an_exported_network_shares_no_memory_with_its_source() -> None:
     """Weights are copies, nothing waits for a gradient, and making it draws no random number."""
     model = builtin("mlp-tabular")
     params = model.init(HALF, 3)

@@ -28,7 +28,7 @@ def test_a_plain_stack_has_a_group_per_layer_though_sizes_repeat() -> None:
     assert found.dims["head.bias"] == (None,)
 
 
-def test_what_a_residual_network_adds_has_the_same_channels() -> None:
+def test_layers_added_in_a_residual_network_share_channels() -> None:
     found = channels(model_of(factory_of("resnet18-gn"), (3, 32, 32)))
     assert found.layers["conv1"] == ("conv1", "blocks.0.conv2", "blocks.1.conv2")
     assert found.layers["blocks.6.conv2"] == ("blocks.6.conv2", "blocks.6.shortcut.0", "blocks.7.conv2")

@@ -85,7 +85,7 @@ def test_a_convolution_that_reads_only_padding() -> None:
     )
 
 
-def test_what_is_too_short_for_its_stride_or_kernel_is_padded_beforehand() -> None:
+def test_inputs_shorter_than_stride_or_kernel_are_padded_beforehand() -> None:
     between = plan((1,), (4,), 2, 3, 1)
     assert (between.window, between.explicit_padding) == ((slice(1, 4),), (2, 2)), (
         "what lies between two taps that are used counts"
@@ -129,7 +129,7 @@ def results(layer: nn.Module, x: Tensor, direction: Tensor | None) -> tuple[Tens
 
 @given(layers(), st.booleans(), st.sampled_from([(torch.float32, 1e-4), (torch.bfloat16, 0.03)]))
 @settings(max_examples=300, deadline=None)
-def test_a_planned_convolution_gives_the_same(case: Any, channels_last: bool, precision: Any) -> None:
+def test_a_planned_convolution_equals_the_original(case: Any, channels_last: bool, precision: Any) -> None:
     layer, shape, seed = case
     dtype, tolerance = precision
     g = torch.Generator().manual_seed(seed)
@@ -172,7 +172,7 @@ def test_one_tap_on_one_pixel(padding: int) -> None:
     assert product == (padding == 0), "of matrices: no convolution"
 
 
-def test_off_a_cpu_nothing_is_left_out() -> None:
+def test_on_other_devices_no_taps_are_left_out() -> None:
     """Costs are counted on tensors without contents, by the paper's convention: with all taps."""
     for device, taps in (("cpu", 1), ("meta", 9)):
         layer = nn.Conv2d(2, 3, 3, padding=1, device=device)

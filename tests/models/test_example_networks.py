@@ -13,7 +13,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize("name", ["pa3dfl", "heterofl", "fedrolex", "flanc"])
 @pytest.mark.parametrize("network", ["own_lstm", "own_transformer"])
-def test_they_train_at_three_widths(network: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_networks_train_at_three_widths(
+    network: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Equal seeds give equal numbers, though both networks have dropout."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))

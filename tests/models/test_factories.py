@@ -43,7 +43,7 @@ def test_widened_layers_start_differently() -> None:
     assert abs(torch.corrcoef(torch.stack([layer, head]))[0, 1]) < 0.3
 
 
-def test_a_factory_is_given_what_it_names() -> None:
+def test_a_factory_gets_the_keywords_that_it_names() -> None:
     calls: list[dict[str, object]] = []
 
     def make(width: float, num_classes: int, full_features: bool = False) -> nn.Module:

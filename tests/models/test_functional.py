@@ -27,7 +27,7 @@ def fresh(module: nn.Module) -> dict[str, Tensor]:
     return {k: torch.randn(p.shape, requires_grad=True) for k, p in module.named_parameters()}
 
 
-def test_the_same_as_functional_call_and_so_are_gradients() -> None:
+def test_results_and_gradients_equal_functional_call() -> None:
     weights, x = fresh(Tied()), torch.randn(2, 3)
     assert list(weights) == ["own", "first.weight", "first.bias"]
     result = FunctionalModule(Tied())(weights, x)
@@ -38,7 +38,7 @@ def test_the_same_as_functional_call_and_so_are_gradients() -> None:
 
 
 @pytest.mark.parametrize("x", [torch.ones(2, 3), torch.ones(2, 4)], ids=["a call", "a call that fails"])
-def test_no_weights_are_kept(x: Tensor) -> None:
+def test_weights_are_not_kept_after_a_call(x: Tensor) -> None:
     network = FunctionalModule(Tied())
     try:
         network(fresh(Tied()), x)
@@ -48,7 +48,7 @@ def test_no_weights_are_kept(x: Tensor) -> None:
     assert network.module.first.weight is network.module.again[0].weight, "still tied"
 
 
-def test_more_weights_than_it_has_and_fewer() -> None:
+def test_surplus_weights_are_ignored_and_missing_ones_are_errors() -> None:
     weights, x = fresh(Tied()), torch.ones(2, 3)
     network = FunctionalModule(Tied())
     assert torch.equal(network(weights | {"head.weight": torch.ones(1)}, x), network(weights, x))

@@ -51,7 +51,7 @@ def test_every_layer_has_the_variance_of_its_rule(name: str, rule: str, width: F
     assert all(torch.equal(v, torch.full_like(v, float(k.endswith("weight")))) for k, v in norms.items())
 
 
-def test_pytorchs_rule_is_what_pytorch_does() -> None:
+def test_the_rule_pytorch_equals_pytorchs_default() -> None:
     """Its own layers, drawn by themselves, have the variance that is claimed of them."""
     for layer in (nn.Conv2d(16, 64, 5), nn.Linear(400, 200)):
         fan_in = layer.weight[0].numel()
@@ -86,7 +86,7 @@ class Mixed(nn.Module):
         return self.head(self.norm(self.known(x) * self.table))
 
 
-def test_what_is_not_known_keeps_what_its_factory_made() -> None:
+def test_other_parameters_keep_the_factorys_values() -> None:
     params = own(Mixed).init(QUARTER, 0)
     assert torch.equal(params["table"], torch.full((4,), 0.7))
     assert torch.equal(params["norm.weight"], torch.full((4,), 0.3))
@@ -186,7 +186,7 @@ def test_nodes_of_a_deployment_start_by_the_rule_of_the_config() -> None:
     assert task.model.rule == "pytorch"
 
 
-def test_the_rule_is_part_of_what_a_run_is() -> None:
+def test_the_rule_is_part_of_the_configs_hash() -> None:
     he, torchs = (assembly.configure({"init": rule}) for rule in ("he", "pytorch"))
     assert assembly.configure({}).init == "he"
     assert he.hash() == assembly.configure({}).hash() != torchs.hash()

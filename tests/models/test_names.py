@@ -40,7 +40,7 @@ def test_a_factory_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: p
         ("broken_a:", "x = 1", "AttributeError"),
     ],
 )
-def test_what_cannot_be_imported_says_why(
+def test_a_failed_import_is_explained(
     path: str, source: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -108,7 +108,7 @@ def test_the_networks_fit_other_inputs(name: str) -> None:
     assert model(model.init(EIGHTH, 0), torch.zeros(3, *shape), EIGHTH).shape == (3, 7)
 
 
-def test_leading_channels_are_leading_columns() -> None:
+def test_leading_channels_match_leading_columns_of_the_next_layer() -> None:
     """A narrow CNN is the wide one whose other channels are zero: features are flattened channel first."""
     model = builtin("cnn-fashion")
     narrow, shapes = model.init(HALF, 0), model.shapes(ONE)
@@ -137,7 +137,7 @@ def test_layers_are_those_with_a_weight_before_the_head() -> None:
     assert named == dict(zip(named, (True, True, False, False, False), strict=True))
 
 
-def test_a_bias_is_the_same_added_number_by_number_or_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bias_gives_the_same_added_by_pixel_or_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = cnn.PooledConv2d(3, 8, 5, padding=2).to(torch.bfloat16)
     x = torch.randn(4, 3, 12, 12, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     image_by_image = layer(x)

@@ -62,7 +62,7 @@ def test_a_width_in_use_is_checked_too() -> None:
         model.shapes(Fraction(5, 16))
 
 
-def test_layers_that_come_and_go_are_refused() -> None:
+def test_layers_that_exist_at_some_widths_only_are_refused() -> None:
     def make(width: float) -> nn.Module:
         h = int(8 * width)
         return nn.Sequential(nn.Linear(6, h), nn.Linear(h, h) if width == 1 else nn.Identity(), nn.Linear(h, 4))
@@ -85,7 +85,7 @@ def test_a_factory_that_raises_without_a_word() -> None:
     refused(make, "NotImplementedError: no message$")
 
 
-def test_no_module_is_refused() -> None:
+def test_a_factory_that_returns_no_module_is_refused() -> None:
     refused(lambda width: {"a": 1}, "gave a dict: expected a torch.nn.Module")  # type: ignore[arg-type,return-value]
     refused(nn.ReLU, "maps a batch of \\(6,\\) to \\(6,\\) in 0 layers")
 
@@ -100,7 +100,7 @@ def test_no_module_is_refused() -> None:
     ],
     ids=["three logits for four classes", "a head alone", "a convolution for a head"],
 )  # fmt: skip
-def test_a_wrong_end_is_refused(make: Callable[[float], nn.Module], found: str) -> None:
+def test_a_network_without_a_linear_head_is_refused(make: Callable[[float], nn.Module], found: str) -> None:
     refused(make, f"maps a batch of \\(6,\\) to {found}: expected 4 logits from a torch.nn.Linear head after at least")
 
 

@@ -121,7 +121,7 @@ def test_a_broken_file_is_named_in_one_line(tmp_path: Path, file: str, text: str
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_folders_that_are_no_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match=r"not a run directory: it has no rounds\.jsonl"):
         read_run(tmp_path)
@@ -132,7 +132,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
             read(tmp_path / "nowhere")
 
 
-def test_runs_are_found_once_and_told_apart_by_what_varies(tmp_path: Path) -> None:
+def test_runs_are_found_once_and_labelled_by_the_options_that_differ(tmp_path: Path) -> None:
     for name, seed in [("a", 1), ("b", 2), ("c", 2)]:
         write_run(tmp_path / "runs" / name, seed=seed)
     write_run(tmp_path / "d", method="fedavg", seed=2)

@@ -239,7 +239,7 @@ def test_a_tracker_that_cannot_start_ends_no_run(path: Path) -> None:
 
 
 @needs_tensorboard
-def test_a_tracker_that_dies_is_told_of_once(path: Path) -> None:
+def test_a_tracker_that_fails_is_reported_once(path: Path) -> None:
     said: list[str] = []
     with Tracked(path, "tensorboard", said.append) as tracked:
         tracked(play(path, 1, 1))
@@ -253,7 +253,7 @@ def test_a_tracker_that_dies_is_told_of_once(path: Path) -> None:
 
 
 @needs_tensorboard
-def test_a_tracker_that_hangs_holds_up_no_round(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_hangs_does_not_delay_rounds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(track, "PATIENCE", 0.1)
     said: list[str] = []
     with Tracked(path, "tensorboard", said.append) as tracked:
@@ -270,7 +270,7 @@ def test_a_tracker_that_hangs_holds_up_no_round(path: Path, monkeypatch: pytest.
 
 
 @needs_tensorboard
-def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     check(",".join(name for name in TRACKERS if find_spec(name)))
     monkeypatch.setitem(track.NEEDS, "wandb", "wandb_that_nobody_has")
     monkeypatch.syspath_prepend(tmp_path)
