@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from pa3dfl.core.tree import Tree
 from pa3dfl.deploy.certificates import write_certificates, write_node_key
 from pa3dfl.experiments import api
+from pa3dfl.experiments.export import export
 from pa3dfl.federation.checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
@@ -204,3 +205,5 @@ def test_all_methods_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for i, receipt in saved(ray).private.items():
             file = ray / "nodes" / str(i) / f"private.{int(receipt['round'])}.safetensors"
             assert same(saved(one).private[i], load_file(file)), method
+        for a, b in zip(export(one), export(ray), strict=True):
+            assert Path(a["path"]).read_bytes() == Path(b["path"]).read_bytes(), method

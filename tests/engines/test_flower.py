@@ -147,7 +147,7 @@ def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tm
         assert [r.client for r in bad] == [1], kind
         assert reason in bad[0].reason, kind
         assert same(after(good), everybody if kind == "twice" else honest), kind
-        engine.tell(bad, 0)
+        engine.tell(bad, {})
         nodes.tamper, nodes.orders = {}, []
         round_of(engine)
         assert {o["client"]: o["rejected"] for o in nodes.orders} == {0: None, 1: bad[0].reason, 2: None, 3: None}
@@ -261,25 +261,32 @@ def test_a_rejected_round_leaves_no_private_state(make_task: Make, tmp_path: Pat
 
 
 RAY = {
-    "model": "cnn-fashion", "clients": 3, "per_round": 2, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 2,
-    "eval_every": 2, "threads": 1, "setting": "levels:1,1/16,1/256", "device": "cpu", "method": "ditto",
+    "model": "cnn-fashion", "clients": 4, "per_round": 2, "epochs": 1, "batch": 10, "lr": 0.05, "rounds": 2,
+    "eval_every": 2, "threads": 1, "setting": "levels:1/4,1/16", "device": "cpu", "method": "ditto",
+    "newcomers": "3", "newcomer_rounds": 1,
 }  # fmt: skip
 
 
 def test_a_run_on_ray_equals_the_sequential_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's own simulation, in processes of its own; `make test-deploy` does it for all methods."""
+    """Flower's own simulation, in processes of its own, with its clients' models and a newcomer.
+
+    `make test-deploy` does it for all methods.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    arrays = make_arrays(90)
+    arrays = make_arrays(120)
     np.savez("tiny.npz", x=arrays.x, y=arrays.y)
     for out, engine in (("one", "sequential"), ("ray", "flower")):
         api.run(**RAY, data="tiny.npz", out=out, engine=engine)
     assert_same_run(tmp_path / "one", tmp_path / "ray")
-    # What a user is told who asks for models of the simulation, and that it helps.
-    with pytest.raises(UserError, match="'flower' keeps no client's model: train again with --engine sequential"):
-        list(export(tmp_path / "ray"))
-    rows = RunDirectory(tmp_path / "ray").read_clients()
-    assert [r["file_accuracy"] for r in export(tmp_path / "one")] == [r["test_accuracy"] for r in rows]
+    assert (tmp_path / "one/newcomers.csv").read_bytes() == (tmp_path / "ray/newcomers.csv").read_bytes()
+    rows = [r for r in RunDirectory(tmp_path / "ray").read_clients() if r["client"] != 3]
+    for out in ("one", "ray"):
+        records = list(export(tmp_path / out))
+        assert [r["file_accuracy"] for r in records] == [r["test_accuracy"] for r in rows]
+    for client in range(3):
+        one, ray = (tmp_path / out / f"models/client-{client}/model.safetensors" for out in ("one", "ray"))
+        assert one.read_bytes() == ray.read_bytes()
 
 
 def assert_same_run(one: Path, ray: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree, on_meta
 from pa3dfl.engines.guard import Rejected
 from pa3dfl.methods import Method, Score, Update
@@ -73,13 +72,10 @@ class Engine(ABC):
 
     def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
         """Make again the models that `evaluate` tests by a rule, for some of the clients."""
-        raise UserError(
-            f"a simulation by engine {self.name!r} keeps no client's model: train again with --engine sequential, "
-            "which gives the same results, and export that run"
-        )
+        raise NotImplementedError(f"engine {self.name!r} cannot read its clients' states: they are on other machines")
 
-    def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:  # noqa: B027
-        """Receive the rejected updates of the last round and the best round so far, to pass them on to clients."""
+    def tell(self, rejected: Sequence[Rejected], best: Mapping[int, int]) -> None:  # noqa: B027
+        """Receive the rejected updates of the last round and the round of each client's best evaluation so far."""
 
     def close(self) -> None:  # noqa: B027
         """Free the engine's resources, such as processes and connections."""

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.tree import Tree, count
-from pa3dfl.data import Arrays, load, load_own, split_one
+from pa3dfl.data import Arrays, load_own, split_one
 from pa3dfl.experiments.api import build
 from pa3dfl.federation.federation import Federation
 from pa3dfl.federation.remake import Remade, recorded, remade
 from pa3dfl.methods import Method
-from pa3dfl.methods.assembly import configure, fingerprint, folder_of
+from pa3dfl.methods.assembly import arrays_of, configure, fingerprint
 from pa3dfl.methods.problem import Problem
 from pa3dfl.models.alone import network
 from pa3dfl.runs import formats, personal
@@ -94,7 +94,7 @@ def opened(run: Path, data_dir: str | None) -> tuple[Config, Arrays, Federation]
     if expected is None:
         raise UserError(f"{run} is the run of a deployment, whose models stay on the nodes: give a node's folder")
     config = configure(given | {"out": str(run)} | ({"data_dir": data_dir} if data_dir else {}))
-    arrays = load(config.data, folder_of(config))
+    arrays = arrays_of(config)
     if expected != fingerprint(arrays):
         raise UserError(f"the data of {run} has changed since the run: restore it")
     return config, arrays, build(config, arrays, directory)

@@ -85,6 +85,7 @@ class Federation:
     def run(self, state: State) -> State:
         plan, work = self.plan, partial(self.plan.work, tested=len(self.tested()))
         meter = Meter(self.label, plan.rounds, work, plan.next_evaluation, state.round)
+        self.engine.tell([], state.best.when())
         with contextlib.closing(self.engine), sigterm_as_interrupt():
             try:
                 with meter:
@@ -112,7 +113,7 @@ class Federation:
         # The state changes from here on, in part in place: an interrupt waits until it is consistent again.
         with deferred_interrupt():
             accepted, rejected = self.guard.sift(updates, self._shapes)
-            self.engine.tell(rejected, state.best.round)
+            self.engine.tell(rejected, state.best.when())
             record = self.record(rnd, cohort, updates, accepted, rejected)
             self.aggregate(state, rnd, accepted, sent)
             state.rejected += len(rejected)

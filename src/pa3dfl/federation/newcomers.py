@@ -100,7 +100,7 @@ class Joining:
         updates = self.engine.train(self.arrivals(k), meter.tick)
         with deferred_interrupt():
             accepted, rejected = self.guard.sift(updates, w.shapes)
-            self.engine.tell(rejected, w.number + k)
+            self.engine.tell(rejected, {c.id: w.number + k for c in w.clients})
             for u in accepted:
                 if u.private:
                     self.private[u.client.id] = u.private

@@ -63,7 +63,7 @@ class Flower(Engine):
         self.network, self.setup, self.timeout = network, setup, timeout
         self._guards: dict[Task, Guard] = {}
         self._verdicts: dict[int, str] = {}
-        self._best = 0
+        self._best: Mapping[int, int] = {}
 
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
         method, task, rnd = work.method, work.task, work.number
@@ -108,13 +108,12 @@ class Flower(Engine):
                 self._verdicts[client.id] = f"round {rnd}: test: {e}"
         return [score for i in sorted(scores) for score in scores[i]]
 
-    def tell(self, rejected: Sequence[Rejected], best_round: int) -> None:
+    def tell(self, rejected: Sequence[Rejected], best: Mapping[int, int]) -> None:
         self._verdicts |= {r.client: r.reason for r in rejected}
-        self._best = best_round
+        self._best = best
 
     def conclude(self, task: Task, best_round: int, per_client: bool) -> list[int]:
         """Make all nodes keep the model of the best evaluation (or of their own best); return the clients that did."""
-        self._best = best_round
         members = [c for c in task.clients if c.n]
         orders: list[Order] = [(c, self._order("keep", c, {}, best_round) | {"own": per_client}, {}) for c in members]
         return [client.id for client, reply in self._ask(lambda: orders, silent) if not failed(reply)]
@@ -130,7 +129,8 @@ class Flower(Engine):
             "round": rnd,
             "receipt": None if mine is None else int(mine[RECEIPT]),
             "rejected": self._verdicts.pop(client.id, None),
-            "best": self._best,
+            # A client that missed the best evaluation is told its round too.
+            "best": self._best.get(client.id, max(self._best.values(), default=0)),
         }
 
     def _read(self, client: Client, rnd: int, kind: str, reply: Message) -> tuple[Facts, bytes]:

@@ -4,6 +4,8 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from queue import Queue
@@ -16,25 +18,33 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.files import read_tensors, write_tensors
 from pa3dfl.core.options.config import Config
-from pa3dfl.core.tree import Tree
+from pa3dfl.core.tree import Tree, wire
+from pa3dfl.data import NAMES
 from pa3dfl.engines import engine_of
-from pa3dfl.engines.flower.engine import Flower, content, record
+from pa3dfl.engines.base import Round, Tick, silent
+from pa3dfl.engines.flower.engine import RECEIPT, Flower, content, record
 from pa3dfl.engines.flower.messages import Facts, read_facts, write_facts
 from pa3dfl.engines.flower.node import LocalRun, answer
 from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.methods import Method, Score
+from pa3dfl.methods import Method, Score, Update
 from pa3dfl.methods.assembly import arrays_of, configure, flat, make_method, make_task
 from pa3dfl.methods.problem import Client, Task
 
 client_app = ClientApp()
+LEFT = "model.safetensors"
 
 
 @client_app.query()
 def on_message(message: Message, context: Context) -> Message:
     facts, blob = answer(SimulatedNode(), *content(message))
     return Message(record(facts, blob), reply_to=message)
+
+
+def folder_of(order: Facts) -> Path:
+    return Path(order["folder"]) / str(order["client"])
 
 
 class SimulatedNode:
@@ -44,10 +54,13 @@ class SimulatedNode:
         # The text of the config is the key of the cache.
         method, task, worker = _built(write_facts(order["config"]))
         keep = int(order["config"]["checkpoint_every"]) + 2
-        return LocalRun(method, task, worker, StateStore(Path(order["folder"]) / str(order["client"]), keep))
+        return LocalRun(method, task, worker, StateStore(folder_of(order), keep, order["best"]))
 
     def tested(self, place: LocalRun, client: Client, order: Facts, score: Score, model: Tree) -> None:
-        """A simulation keeps no models."""
+        """Leave the model of training for the server's process, which keeps it if it counts: nothing makes it again."""
+        if score.rule == order["config"]["tested"] == "kept":
+            folder_of(order).mkdir(parents=True, exist_ok=True)
+            write_tensors(folder_of(order) / LEFT, wire(model))
 
     def conclude(self, order: Facts) -> None:
         """Nothing to do."""
@@ -126,13 +139,44 @@ class Simulation:
         return grid
 
 
-def simulated(config: Config, task: Task) -> Flower:
+class Simulated(Flower):
+    """The engine of a simulation. The nodes' folders are on a disk that this process sees too."""
+
+    def train(self, work: Round, tick: Tick = silent) -> list[Update]:
+        updates = super().train(work, tick)
+        for update in updates:
+            if work.keeps and update.score:
+                update.model = read_tensors(self._folder(update.client.id) / LEFT)
+        return updates
+
+    def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
+        """As a node does it, from the states that the nodes keep."""
+        private = {i: self._state(i, receipt) for i, receipt in work.private.items()}
+        return Sequential().remake(replace(work, private=private), rule, ids)
+
+    def _state(self, client: int, receipt: Tree) -> Tree:
+        rnd = int(receipt[RECEIPT])
+        state = StateStore(self._folder(client), 0).load(rnd)
+        if state is None:
+            raise UserError(f"private state of round {rnd} is not in {self._folder(client)}: restore the run's folder")
+        return state
+
+    def _folder(self, client: int) -> Path:
+        return Path(self.setup["folder"]) / str(client)
+
+
+def simulated(config: Config, task: Task) -> Simulated:
     folder = Path(config.out or "").resolve() / "nodes"
     values = flat(config)
     # Ray's processes may have another working directory.
-    for name, suffix in (("data", ".npz"), ("setting", ".csv")):
-        if str(values[name]).endswith(suffix):
-            values[name] = str(Path(str(values[name])).expanduser().resolve())
+    paths = {
+        "data": config.data not in NAMES,
+        "data_dir": config.data_dir is not None,
+        "setting": config.setting.endswith(".csv"),
+        "newcomers": config.newcomers is not None and os.path.isfile(config.newcomers),
+    }
+    for name in (name for name, is_path in paths.items() if is_path):
+        values[name] = str(Path(str(values[name])).expanduser().resolve())
     setup = {"config": values, "folder": str(folder)}
     network = Simulation(len(task.clients), config.threads, task.device.type == "cuda")
-    return Flower(network, setup, config.timeout)
+    return Simulated(network, setup, config.timeout)

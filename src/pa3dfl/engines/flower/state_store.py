@@ -20,6 +20,8 @@ class StateStore:
     folder: Path
     keep: int
     """How many accepted states to keep: a server that resumes from a checkpoint asks for an older one."""
+    best: int | None = None
+    """The round of an evaluation whose state is kept as well, so that its model can be made again."""
 
     def load(self, receipt: int | None) -> Tree | None:
         """The state of that round. A node without any state starts anew: its disk or its client number is new."""
@@ -34,7 +36,8 @@ class StateStore:
     def settle(self, receipt: int | None) -> None:
         """Remove the states that were not accepted, and those that are older than the server's checkpoints."""
         accepted = [r for r in self.rounds() if receipt is not None and r <= receipt]
-        for rnd in set(self.rounds()) - set(accepted[-self.keep :]):
+        tested = [r for r in accepted if self.best is not None and r <= self.best]
+        for rnd in set(self.rounds()) - set(accepted[-self.keep :]) - set(tested[-1:]):
             self._file(rnd).unlink(missing_ok=True)
 
     def save(self, rnd: int, tree: Tree) -> None:
