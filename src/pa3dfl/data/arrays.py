@@ -1,10 +1,17 @@
 """A data set in memory, and the columns of a table that it comes from."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 TRAIN, VAL, TEST = 0, 1, 2
+UNKNOWN = -1
+"""The label of a row that is to be predicted and has none."""
+
+Coding = Mapping[str, Any]
+"""How a reader made numbers of names, categories and characters; JSON, so that a model's card can hold it."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,8 @@ class Arrays:
     """What the data calls its clients, by number."""
     part: np.ndarray | None = None
     """int8 (N,), TRAIN, VAL or TEST, where the data says so itself. Without a VAL it is drawn from TRAIN."""
+    coding: Coding = field(default_factory=dict)
+    """Further files are read alike with it. Empty: they hold the numbers themselves."""
 
 
 @dataclass(frozen=True)

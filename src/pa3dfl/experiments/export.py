@@ -69,6 +69,7 @@ def export(
                 "val_accuracy": was.val_accuracy,
                 "test_accuracy": was.test_accuracy,
                 "alpha": was.alpha,
+                "coding": arrays.coding,
             }
             rows = task.data.rows(client.id, "test").numpy()
             made = standing(federation.method, task, client.width, model.tree)

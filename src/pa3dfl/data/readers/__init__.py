@@ -2,14 +2,23 @@
 
 import os
 from pathlib import Path
+from types import ModuleType
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.data.arrays import Arrays, Columns
+from pa3dfl.data.arrays import Arrays, Coding, Columns
 from pa3dfl.data.readers import images, leaf, npz, table, texts
 from pa3dfl.data.readers.labelled import enough
 
 TABLES = (".csv", ".csv.gz", ".parquet")
 SUFFIXES = (".npz", ".json", *TABLES)
+OF_KIND = {
+    "npz": "a .npz with x",
+    "table": "a .csv or .parquet",
+    "leaf": "LEAF's .json",
+    "texts": "a folder of .txt",
+    "images": "a folder of images",
+}
+"""By kind of a coding, what it is of. A .npz holds the numbers themselves and goes with all."""
 EXPECTED = "a .npz, .csv or .parquet, LEAF's .json, or a folder of .json, .txt or images"
 
 
@@ -23,24 +32,37 @@ def read(path: Path, columns: Columns, small: str) -> Arrays:
     tabular = path.name.endswith(TABLES)
     if not tabular and (given := columns.given()):
         raise UserError(f"{path} is no table: {given[0]} is for .csv and .parquet")
+    reader = _reader(path)
+    return enough(table.read(path, columns) if reader is table else reader.read(path), path, small)
+
+
+def rows(path: Path, coding: Coding) -> Arrays:
+    """Rows to predict, read as the data was that the coding is of. Labels that are not there are UNKNOWN."""
+    reader, kind = _reader(path), coding.get("kind", "npz")
+    name = reader.__name__.rpartition(".")[2]
+    if reader is npz:
+        return npz.rows(path)
+    if name != kind:
+        raise UserError(f"{path} is not what this model was trained on: expected {OF_KIND[kind]}")
+    made: Arrays = reader.rows(path, coding)
+    return made
+
+
+def _reader(path: Path) -> ModuleType:
     if not os.path.exists(path):
         raise UserError(f"there is no file {path}: expected {EXPECTED}")
-    return enough(_read(path, columns, tabular), path, small)
-
-
-def _read(path: Path, columns: Columns, tabular: bool) -> Arrays:
     if os.path.isdir(path):
         if leaf.files(path):
-            return leaf.read(path)
+            return leaf
         if any(path.glob("*.txt")):
-            return texts.read(path)
+            return texts
         if images.found(path):
-            return images.read(path)
+            return images
         raise UserError(f"{path} is empty: expected a folder of .json, .txt or images, see docs/own_data.md")
-    if tabular:
-        return table.read(path, columns)
+    if path.name.endswith(TABLES):
+        return table
     if path.suffix == ".json":
-        return leaf.read(path)
+        return leaf
     if path.suffix == ".npz":
-        return npz.read(path)
+        return npz
     raise UserError(f"{path} has no format that is known here: expected {EXPECTED}")

@@ -1,21 +1,23 @@
 """Rows whose labels and owners may have any names."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.data.arrays import TEST, Arrays
+from pa3dfl.data.arrays import TEST, UNKNOWN, Arrays, Coding
 
 LEAST = 10
 """Rows of a client: one to validate, one to test, and the others to train."""
 
 
 def labelled(
-    path: Path, x: np.ndarray, y: Sequence[object], client: Sequence[object] | None, part: np.ndarray | None = None
-) -> Arrays:
-    """Labels become 0..K-1 and clients 0..N-1, by rank."""
+    path: Path, x: np.ndarray, y: Sequence[object], client: Sequence[object] | None, coding: Coding,
+    part: np.ndarray | None = None,
+) -> Arrays:  # fmt: skip
+    """Labels become 0..K-1 and clients 0..N-1, by rank. The coding is given all but the labels."""
     names, rank = _ranked(y)
     if len(names) < 2:
         raise UserError(f"{path} has only the label {names[0]!r}: at least 2 classes are needed")
@@ -29,10 +31,24 @@ def labelled(
             f"{path} has the unknown label {names[min(unknown)]!r}: it is in test rows and in no training row; "
             "remove those rows"
         )
+    arrays = Arrays(x, rank, len(names), part=part, coding={**coding, "labels": names})
     if client is None:
-        return Arrays(x, rank, len(names), part=part)
+        return arrays
     owners, owner = _ranked(client)
-    return Arrays(x, rank, len(names), owner, tuple(map(str, owners)), part)
+    return replace(arrays, client=owner, names=tuple(map(str, owners)))
+
+
+def recognised(path: Path, x: np.ndarray, y: Sequence[object] | None, coding: Coding) -> Arrays:
+    """Rows with labels of the data that a model was trained on, or without labels."""
+    place = {v: i for i, v in enumerate(coding["labels"])}
+    for label in y or ():
+        if label not in place:
+            raise UserError(
+                f"{path} has the label {label!r}, which the model does not know: expected "
+                f"{', '.join(map(str, place))}, or no labels"
+            )
+    numbers = np.full(len(x), UNKNOWN) if y is None else np.array([place[v] for v in y], np.int64)
+    return Arrays(x, numbers, len(place), coding=coding)
 
 
 def enough(arrays: Arrays, path: Path, small: str) -> Arrays:
@@ -55,7 +71,7 @@ def enough(arrays: Arrays, path: Path, small: str) -> Arrays:
     kept, client = np.unique(arrays.client[mine], return_inverse=True)
     part = None if arrays.part is None else arrays.part[mine]
     names = tuple(arrays.names[i] for i in kept)
-    return Arrays(arrays.x[mine], arrays.y[mine], arrays.classes, client.astype(np.int64), names, part)
+    return replace(arrays, x=arrays.x[mine], y=arrays.y[mine], client=client.astype(np.int64), names=names, part=part)
 
 
 def _ranked(values: Sequence[object]) -> tuple[list[object], np.ndarray]:

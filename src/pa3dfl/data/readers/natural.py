@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def inst_eval(path: Path, _: tuple[str, ...]) -> Arrays:
     often = (np.bincount(arrays.client) >= RATINGS)[arrays.client]
     kept, client = np.unique(arrays.client[often], return_inverse=True)
     names = tuple(arrays.names[i] for i in kept)
-    return Arrays(arrays.x[often], arrays.y[often], arrays.classes, client.astype(np.int64), names)
+    return replace(arrays, x=arrays.x[often], y=arrays.y[often], client=client.astype(np.int64), names=names)
 
 
 class _Files:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pa3dfl.core.errors import UserError
-from pa3dfl.data.arrays import Arrays
+from pa3dfl.data.arrays import UNKNOWN, Arrays
 from pa3dfl.data.readers.published import reading
 
 _CHANNELS = (1, 3, 4)
@@ -90,3 +90,11 @@ def read(path: Path) -> Arrays:
     if y.max() >= len(y):  # with row or category numbers as labels, the models' last layer would be huge
         raise UserError(f"{path} has the label {y.max()} in only {len(y)} rows: renumber labels as 0..K-1")
     return arrays
+
+
+def rows(path: Path) -> Arrays:
+    """Rows to predict: `x`, and perhaps `y`."""
+    arrays = read_npz(path, ("x",), optional=("y",))
+    x = features(arrays["x"], path)
+    y = labels(arrays["y"], len(x), path) if "y" in arrays else np.full(len(x), UNKNOWN)
+    return Arrays(x, y, int(y.max()) + 1)

@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 
-def padded(sequences: Sequence[np.ndarray]) -> np.ndarray:
-    """Sequences along the last axis, each with zeros up to the longest."""
+def padded(sequences: Sequence[np.ndarray], length: int | None = None) -> np.ndarray:
+    """Sequences along the last axis, each with zeros up to the length, or up to the longest."""
     longest = max(s.shape[-1] for s in sequences)
+    if length is not None and longest > length:
+        raise ValueError(f"a sequence of {longest} entries, and the model takes {length}")
+    longest = length or longest
     out = np.zeros((len(sequences), *sequences[0].shape[:-1], longest), sequences[0].dtype)
     for row, s in zip(out, sequences, strict=True):
         row[..., : s.shape[-1]] = s
@@ -20,6 +23,8 @@ def alphabet(texts: Sequence[str]) -> dict[str, int]:
 
 
 def tokens(text: str, known: Mapping[str, int]) -> np.ndarray:
+    if unknown := sorted(set(text) - known.keys()):
+        raise ValueError(f"the character {unknown[0]!r}, which the model does not know")
     return np.array([known[c] for c in text], np.int32)
 
 

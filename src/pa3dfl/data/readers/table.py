@@ -10,8 +10,8 @@ import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.schema import suggest
-from pa3dfl.data.arrays import Arrays, Columns
-from pa3dfl.data.readers.labelled import labelled
+from pa3dfl.data.arrays import Arrays, Coding, Columns
+from pa3dfl.data.readers.labelled import labelled, recognised
 from pa3dfl.data.readers.published import reading
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
@@ -27,45 +27,82 @@ def read(path: Path, columns: Columns) -> Arrays:
 
 
 def load(path: Path) -> Table:
-    return (_parquet if path.suffix == ".parquet" else _csv)(path)
+    table = (_parquet if path.suffix == ".parquet" else _csv)(path)
+    if not len(next(iter(table.values()), ())):
+        raise UserError(f"{path} is empty: expected a header and a row for each example")
+    return table
 
 
 def chosen(path: Path, table: Table, columns: Columns) -> Arrays:
     """The chosen columns as arrays."""
-    rows = len(next(iter(table.values()), ()))
-    if not rows:
-        raise UserError(f"{path} is empty: expected a header and a row for each example")
     if columns.label is None:
         raise UserError(f"{path} needs --label-column, the column to predict: one of {', '.join(table)}")
     special = [c for c in (columns.label, columns.client) if c is not None]
     given = None if columns.inputs is None else [c.strip() for c in columns.inputs.split(",")]
     inputs = [c for c in table if c not in special] if given is None else given
     for name in (*special, *inputs):
-        if name not in table:
-            guess = suggest(name, table)
-            raise UserError(f"{path} has no column {name!r}{guess and ', '}{guess}: it has {', '.join(table)}")
+        _present(path, table, name)
         _refuse_missing(path, name, table[name], name in special)
     if both := set(special) & set(inputs):
         raise UserError(f"{path}: the column {both.pop()!r} cannot be an input too: take it out of --input-columns")
     if not inputs:
         raise UserError(f"{path} has no columns but {', '.join(special)}: expected inputs besides")
-    x = np.concatenate([_encoded(path, name, table[name]) for name in inputs], 1)
+    codes = {name: _code(path, name, table[name]) for name in inputs}
     client = None if columns.client is None else _plain(table[columns.client])
-    return labelled(path, x.astype(np.float32), _plain(table[columns.label]), client)
+    coding = {"kind": "table", "label": columns.label, "columns": codes}
+    return labelled(path, _coded(path, table, codes), _plain(table[columns.label]), client, coding)
 
 
-def _encoded(path: Path, name: str, column: np.ndarray) -> np.ndarray:
-    """Numbers with mean 0 and deviation 1; for categories a column each, 1 where a row has it."""
+def rows(path: Path, coding: Coding) -> Arrays:
+    """Rows to predict: the same inputs, and perhaps the label."""
+    table, label = load(path), coding["label"]
+    for name in coding["columns"]:
+        _present(path, table, name)
+        _refuse_missing(path, name, table[name], True)
+    if label in table:
+        _refuse_missing(path, label, table[label], True)
+    x = _coded(path, table, coding["columns"])
+    return recognised(path, x, _plain(table[label]) if label in table else None, coding)
+
+
+def _present(path: Path, table: Table, name: str) -> None:
+    if name not in table:
+        guess = suggest(name, table)
+        raise UserError(f"{path} has no column {name!r}{guess and ', '}{guess}: it has {', '.join(table)}")
+
+
+def _code(path: Path, name: str, column: np.ndarray) -> Coding:
+    """What a column's values become: numbers with mean 0 and deviation 1; for categories an input each, 0 or 1."""
     if column.dtype.kind == "f":
-        scaled: np.ndarray = (column - column.mean()) / (column.std() or 1.0)
-        return scaled[:, None]
-    values, rank = np.unique(column, return_inverse=True)
+        return {"mean": float(column.mean()), "std": float(column.std()) or 1.0}
+    values = np.unique(column).tolist()
     if len(values) > MOST:
         raise UserError(
             f"{path}: the column {name!r} has {len(values):,} categories, more than {MOST}; leave it out: name the "
             "others with --input-columns"
         )
-    return np.eye(len(values))[rank]
+    return {"values": values}
+
+
+def _coded(path: Path, table: Table, codes: Mapping[str, Coding]) -> np.ndarray:
+    parts = [_inputs(path, name, table[name], code) for name, code in codes.items()]
+    return np.concatenate(parts, 1).astype(np.float32)
+
+
+def _inputs(path: Path, name: str, column: np.ndarray, code: Coding) -> np.ndarray:
+    if "mean" in code:
+        if column.dtype.kind != "f":
+            raise UserError(f"{path}: the column {name!r} holds words: the model was trained on numbers")
+        scaled: np.ndarray = (column - code["mean"]) / code["std"]
+        return scaled[:, None]
+    values = [str(v) for v in _plain(column)]
+    place = {v: i for i, v in enumerate(code["values"])}
+    if unknown := [v for v in values if v not in place]:
+        raise UserError(
+            f"{path}: the column {name!r} has {unknown[0]!r}, which the model does not know: expected "
+            f"{', '.join(place)}"
+        )
+    return np.eye(len(place))[[place[v] for v in values]]
 
 
 def _refuse_missing(path: Path, name: str, column: np.ndarray, special: bool) -> None:
