@@ -1,5 +1,6 @@
 """A deployment that is copied while it trains, and goes on elsewhere with the same bits."""
 
+import resource
 import shutil
 import sqlite3
 import stat
@@ -134,3 +135,35 @@ def test_refused(words: tuple[str, ...], reason: str, capsys: Capture) -> None:
     assert err.count("\n") == 1
     assert reason in err
     assert not Path("new").exists()
+
+
+@pytest.mark.parametrize("existed", [False, True])
+@pytest.mark.parametrize("why", ["would be extracted to", "File too large"])
+def test_a_restore_that_fails_halfway_leaves_nothing(existed: bool, why: str, capsys: Capture) -> None:
+    """Its last file belongs elsewhere, or is not allowed to be so large; the others were unpacked before."""
+    assert cli.main(["deploy", "init", "site", "--nodes", "1"]) == 0
+    assert cli.main(["deploy", "backup", "site", "site.tar"]) == 0
+    shutil.copy("site.tar", "broken.tar")
+    Path("big").write_bytes(bytes(1 << 20))
+    with tarfile.open("broken.tar", "a") as archive:
+        archive.add("big", "../elsewhere" if "extracted" in why else "./big")
+    if existed:
+        Path("new/.restore-killed/run").mkdir(parents=True)  # by a restore that was killed
+    capsys.readouterr()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, limits[1]))
+    try:
+        assert cli.main(["deploy", "restore", "broken.tar", "new"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "broken.tar cannot be restored" in err
+    assert why in err
+    assert Path("new").exists() is existed
+    assert not existed or not list(Path("new").iterdir())
+    assert not Path("elsewhere").exists()
+    assert cli.main(["deploy", "restore", "site.tar", "new"]) == 0
+    assert Path("new/server.yaml").read_bytes() == Path("site/server.yaml").read_bytes()
+    assert not list(Path("new").glob(".*"))
+    assert stat.S_IMODE(Path("new").stat().st_mode) == 0o700

@@ -1,9 +1,13 @@
-"""The clock of the machine jumps by an hour in the middle of a round."""
+"""Clocks that jump by hours in the middle of a training, and nodes with wrong clocks."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 
 from clock import Clock
 from compared import CAPACITIES, records, same, saved, survivors
-from live import Live, finish
+from live import ENVIRONMENT, Live, finish
 from machines import OPTIONS
 
 NO_CLOCK = Clock.why_not()
@@ -21,53 +25,98 @@ pytestmark = [
     pytest.mark.skipif(NO_CLOCK is not None, reason=str(NO_CLOCK)),
 ]
 HOUR = 3600
+WHO = ("server", "node-0", "node-1", "node-2")
 
 
-@pytest.fixture
-def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
-    return Clock(tmp_path_factory.mktemp("clock"))
+@pytest.fixture(scope="module")
+def clocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Clock]:
+    """Each machine has its own; node-1's is an hour behind from the start, node-2's an hour ahead."""
+    clocks = {who: Clock(tmp_path_factory.mktemp(f"clock-{who}")) for who in WHO}
+    clocks["node-1"].jump(-HOUR)
+    clocks["node-2"].jump(HOUR)
+    return clocks
 
 
-@pytest.fixture
-def live(clock: Clock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+@pytest.fixture(scope="module")
+def live(clocks: dict[str, Clock], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     options = OPTIONS | {"method": "ditto", "per_round": 3, "timeout": 120.0, "eval_every": 4}
     with Live(tmp_path_factory.mktemp("jumps"), CAPACITIES, **options) as live:
-        live.environment |= clock.environment
-        live.server()
-        for i in range(3):
-            live.node(i)
+        for i, who in enumerate(WHO):
+            live.environment = ENVIRONMENT | clocks[who].environment
+            live.node(i - 1) if i else live.server()
+        live.environment = ENVIRONMENT | clocks["server"].environment
         yield live
 
 
-def test_the_clock_of_the_tests_moves(clock: Clock) -> None:
-    code = "import time; print(time.time(), time.monotonic())"
+def nothing_lost(live: Live, rounds: int) -> None:
+    made = records(live.deployment.run)
+    assert [r["round"] for r in made] == [*range(1, rounds + 1)]
+    assert [(r["missing"], r["rejected"]) for r in made] == [([], [])] * rounds
+    assert same(survivors(live.folder, CAPACITIES, [[]] * rounds)[0], saved(live.deployment.run).server)
+
+
+def test_the_clock_of_the_tests_moves(tmp_path: Path) -> None:
+    clock, code = Clock(tmp_path), "import time; print(time.time(), time.monotonic())"
     clock.jump(HOUR)
     out = subprocess.run(
-        [sys.executable, "-c", code], env=clock.environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env=os.environ | clock.environment, capture_output=True, text=True, check=True
     )
     wall, monotonic = map(float, out.stdout.split())
     assert abs(wall - time.time() - HOUR) < 60
     assert abs(monotonic - time.monotonic()) < 60
 
 
-def test_a_training_goes_on_after_the_clock_has_jumped(clock: Clock, live: Live) -> None:
-    """By an hour, forwards and then back: Flower may end the training; resumed, it comes to the same bits."""
+def test_a_training_goes_on(clocks: dict[str, Clock], live: Live) -> None:
+    """The server's clock jumps an hour forwards, then two back; then a node's jumps: no round loses anybody."""
     live.configure(rounds=8)
-    training, stops = live.train("--overwrite"), 0
-    for number, ahead in ((1, HOUR), (4, 0)):
+    training = live.train("--overwrite")
+    live.wait_for_round(1, 400)
+    away = [live.log(who).count("trying again") for who in WHO]  # before the server was there
+    for number, who, ahead in ((1, "server", HOUR), (3, "server", -HOUR), (5, "node-0", HOUR), (6, "node-0", -HOUR)):
         live.wait_for_round(number, 400)
-        clock.jump(ahead)
-        code, out = (0, "") if number == 4 else finish(training)
-        if code:
-            assert "--resume" in out.splitlines()[-1], out
-            training, stops = live.train("--resume"), stops + 1
+        clocks[who].jump(ahead)
     code, out = finish(training)
-    if code:
-        assert "--resume" in out.splitlines()[-1], out
-        code, out = finish(live.train("--resume"))
     assert code == 0, out
-    made = records(live.deployment.run)
-    assert [r["round"] for r in made] == [*range(1, 9)]
-    assert [r["rejected"] for r in made] == [[]] * 8
-    missing = [r["missing"] for r in made]
-    assert same(survivors(live.folder, CAPACITIES, missing)[0], saved(live.deployment.run).server)
+    nothing_lost(live, 8)
+    for i, where in enumerate((None, "behind", "ahead of")):
+        said = [line for line in live.log(f"node-{i}").splitlines() if "this machine's clock" in line]
+        assert bool(said) == (where is not None), said
+        assert all(f"{where} the server's: using the server's time" in line for line in said)
+    assert away == [live.log(who).count("trying again") for who in WHO]
+
+
+def test_a_server_that_starts_again_with_another_time(clocks: dict[str, Clock], live: Live) -> None:
+    """Its clock is still wrong, and now it believes it. The nodes that are connected follow."""
+    live.configure(rounds=2)
+    live.kill("server")
+    live.server()
+    code, out = finish(live.train("--overwrite"))
+    assert code == 0, out
+    nothing_lost(live, 2)
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        (30, "pa3dfl: this machine's clock is 259.... s ahead of the server's: set the wrong one"),
+        (-30, "pa3dfl: by this machine's clock the server's certificate is not valid: set the clock"),
+    ],
+)
+def test_a_node_whose_clock_is_days_off(days: int, said: str, clocks: dict[str, Clock], live: Live) -> None:
+    """It says so; it connects once its clock is set, without being started again."""
+    clocks["node-0"].jump(days * 24 * HOUR)
+    live.kill("node-0", signal.SIGTERM)
+    (live.folder / "node-0.log").unlink()
+    live.environment = ENVIRONMENT | clocks["node-0"].environment
+    live.node(0)
+    wait_for(live, said)
+    assert "SuperNode ID" not in live.log("node-0")
+    clocks["node-0"].jump(0)
+    wait_for(live, "SuperNode ID")
+
+
+def wait_for(live: Live, said: str) -> None:
+    deadline = time.monotonic() + 120
+    while not re.search(said, live.log("node-0")):
+        assert time.monotonic() < deadline, live.log("node-0")
+        time.sleep(0.5)

@@ -21,6 +21,7 @@ from pa3dfl.runs.format import RunDirectory
 # Of one server process (flower, train.lock, ticket), or of others than the server (nodes: their private keys).
 LEFT_OUT = ("nodes", "flower", "train.lock", "ticket")
 DATABASE = "superlink.db"
+UNPACKING = ".restore-"
 ATTEMPTS = 50
 
 
@@ -45,17 +46,31 @@ def backup(deployment: DeploymentFolder, file: Path) -> int:
 
 
 def restore(file: Path, deployment: DeploymentFolder) -> None:
-    """Unpack a backup into a folder that is new or empty."""
-    if deployment.path.exists() and (not deployment.path.is_dir() or any(deployment.path.iterdir())):
-        raise UserError(f"{deployment.path} is not empty: choose another folder")
+    """Unpack a backup into a folder that is new or empty: all of it, or nothing."""
+    folder = deployment.path
+    if folder.exists() and not (folder.is_dir() and all(e.name.startswith(UNPACKING) for e in folder.iterdir())):
+        raise UserError(f"{folder} is not empty: choose another folder")
+    new = not folder.exists()
     try:
         with tarfile.open(file) as archive:
             if f"./{deployment.server.name}" not in archive.getnames():
                 raise UserError(f"{file} is not a backup of a deployment: `pa3dfl deploy backup` makes one")
-            archive.extractall(deployment.path, filter="data")
-    except (OSError, tarfile.TarError) as e:
+            folder.mkdir(parents=True, exist_ok=True)
+            for killed in folder.iterdir():
+                shutil.rmtree(killed)
+            # Within the folder, which may be a disk of its own.
+            with tempfile.TemporaryDirectory(dir=folder, prefix=UNPACKING) as temporary:
+                archive.extractall(temporary, filter="data")
+                folder.chmod(Path(temporary).stat().st_mode)
+                # Without server.yaml it is not a deployment yet.
+                for entry in sorted(Path(temporary).iterdir(), key=lambda e: e.name == deployment.server.name):
+                    entry.rename(folder / entry.name)
+    except (OSError, EOFError, tarfile.TarError) as e:
         reason = getattr(e, "strerror", None) or e
         raise UserError(f"{file} cannot be restored ({reason}): expected a file of `pa3dfl deploy backup`") from None
+    finally:
+        if new and folder.exists() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _link_site(deployment: DeploymentFolder, copy: Path) -> None:

@@ -20,6 +20,7 @@ from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.logging import log, show_messages
+from pa3dfl.deploy.clock import Clock
 from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.secret import read_secret
 from pa3dfl.deploy.supervisor import die_with_parent
@@ -102,6 +103,7 @@ def poll_seconds() -> float:
 def main(role: str, where: str, secret: str) -> None:
     show_messages()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    Clock(Path(secret).parent).use()
     # Import what tasks need before the first fork.
     if role == "node":
         import pa3dfl.deploy.node

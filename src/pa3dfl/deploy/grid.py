@@ -14,6 +14,7 @@ from flwr.app import Message
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.supercore import date
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import (
@@ -41,7 +42,7 @@ class Arriving:
 
     @property
     def expired(self) -> bool:
-        return float(self.message.metadata.created_at + self.message.metadata.ttl) < time.time()
+        return float(self.message.metadata.created_at + self.message.metadata.ttl) < date.now().timestamp()
 
 
 class Patience:

@@ -9,6 +9,7 @@ from typing import Any
 from pa3dfl.core.errors import UserError
 from pa3dfl.data import load_own
 from pa3dfl.deploy.capacity import check_capacity
+from pa3dfl.deploy.clock import make as make_clock
 from pa3dfl.deploy.folder import environment
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.supervisor import supervised
@@ -36,6 +37,7 @@ def start_node(folder: Path, node: dict[str, Any]) -> None:
         words += ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", str(folder / "key")]
     port, home = free_port(), folder / "flower"
     home.mkdir(exist_ok=True)
+    make_clock(home)
     new_secret(home / "executor.secret")
     words += ["--host", "127.0.0.1", "--port", str(port)]
     words += ["--isolation", "process", "--superexec-auth-secret-file", str(home / "executor.secret")]

@@ -25,6 +25,8 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.logging import show_messages
 from pa3dfl.deploy.access import FLEET, AccessControl
 from pa3dfl.deploy.authn import TokenAuthn
+from pa3dfl.deploy.clock import Clock, Dated
+from pa3dfl.deploy.clock import make as make_clock
 from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.keys import key_known
 from pa3dfl.deploy.metrics import serve_metrics
@@ -85,6 +87,8 @@ def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
     umask = os.umask(0o077)
     # SQLite waits so long for a lock: on a busy machine Flower's five seconds are not enough.
     sql_mixin.SQLITE_PRAGMAS += (("busy_timeout", "60000"),)  # type: ignore[attr-defined, assignment]
+    make_clock(deployment.home())
+    Clock(deployment.home()).use()
     database, secret_file = deployment.path.resolve() / "superlink.db", deployment.home() / "executor.secret"
     if database.exists():
         database.chmod(0o600)
@@ -109,7 +113,7 @@ def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
     threading.Thread(target=sweep_forever, args=(state.state.linkstate_factory.state,), daemon=True).start()
     try:
         uvicorn.run(
-            app,
+            Dated(app),
             host=config.host,
             port=config.port,
             ssl_keyfile=config.ssl_keyfile,
@@ -118,6 +122,7 @@ def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
             timeout_graceful_shutdown=5,
             # Access control needs the address of the real peer, and Flower has no web sockets.
             proxy_headers=False,
+            date_header=False,  # ours is the time by which Flower compares
             ws="none",
         )
     finally:
