@@ -166,9 +166,9 @@ def test_wrong_calls_are_refused_before_anything_is_trained(words: list[str], co
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ditto"], "4 trials: 4 settings × 1 seeds, in tried\n"),
-        (["fedavg,ditto"], "6 trials: 2 + 4 settings × 1 seeds, in tried\npa3dfl: methods have different numbers"),
-        (["fedavg,ditto", "--trials", "3"], "6 trials: 3 settings of each method × 1 seeds, in tried\n"),
+        (["ditto"], "4 trials: 4 settings × 1 seed, in tried\n"),
+        (["fedavg,ditto"], "6 trials: 2 + 4 settings × 1 seed, in tried\npa3dfl: methods have different numbers"),
+        (["fedavg,ditto", "--trials", "3"], "6 trials: 3 settings of each method × 1 seed, in tried\n"),
     ],
 )
 def test_the_number_of_trials_is_printed_first(words: list[str], said: str, capsys: Capture) -> None:

@@ -75,7 +75,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "natural": ((*RUN, "--partition", "natural"), "partition 'natural' needs data with a client column: this data has"),
     "natural, others": ((*RUN, "--data", "owned.npz"), "partition 'natural': the data has 5 clients; say --clients 5"),
     "too many clients": ((*RUN, "--clients", "40"), "client 10 would own 2 rows: at least 3 are needed"),
-    "more clients than rows": ((*RUN, "--clients", "1000"), "client 0 would own 1 rows: at least 3 are needed"),
+    "more clients than rows": ((*RUN, "--clients", "1000"), "client 0 would own 1 row: at least 3 are needed"),
     "classes": ((*RUN, "--partition", "classes", "--classes-per-client", "5"), "classes_per_client is 5: expected"),
     "data of nothing": (("data", "mnist"), "unknown data 'mnist'"),
     "data clients": (("data", "tiny.npz", "--clients", "x"), "clients is 'x': expected a whole number"),
@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "cost shape 0": (("cost", "--input-shape", "1,0,2"), "10 classes of inputs (1, 0, 2): expected at least 2 classes"),
     "cost shape small": (("cost", "--input-shape", "1,2,2"), "cannot take a batch of shape (1, 2, 2)"),
     "cost shape flat": (("cost", "--input-shape", "9"), "it needs images (channels, height, width)"),
-    "cost classes": (("cost", "--classes", "1"), "1 classes of inputs (1, 28, 28): expected at least 2 classes"),
+    "cost classes": (("cost", "--classes", "1"), "1 class of inputs (1, 28, 28): expected at least 2 classes"),
 }  # fmt: skip
 
 

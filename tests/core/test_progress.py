@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from pa3dfl.core.progress import Meter, duration, sparkline
+from pa3dfl.core.words import counted
 
 RUN = """
 from pa3dfl.core.logging import show_messages, log
@@ -101,3 +102,10 @@ def test_sparklines_and_durations() -> None:
     assert sparkline([0.3, 0.3]) == "▁▁"
     assert sparkline([0.0, 0.5, float("nan"), 1.0]) == "▁▅ █"
     assert [duration(s) for s in (0.4, 59.6, 61, 3600 * 2 + 60)] == ["0 s", "1 min 00 s", "1 min 01 s", "2 h 01 min"]
+
+
+def test_one_thing_is_not_many() -> None:
+    said = [counted(n, "update") for n in (0, 1, 2, 100_000)]
+    assert said == ["0 updates", "1 update", "2 updates", "100,000 updates"]
+    assert counted(1, "node holds its model", "nodes hold their model") == "1 node holds its model"
+    assert counted(3, "class", "classes") == "3 classes"

@@ -195,7 +195,7 @@ def test_a_client_without_test_rows(tmp_path: Path) -> None:
     part = np.array([TRAIN, TRAIN, TRAIN, TEST, TEST, TEST, TRAIN], np.int8)
     with pytest.raises(UserError, match="client 0 has 3 rows to train and 0 to test"):
         Splits([np.arange(3), np.arange(3, 7)], 0, part)
-    with pytest.raises(UserError, match="client 0 has 1 rows to train and 3 to test"):
+    with pytest.raises(UserError, match="client 0 has 1 row to train and 3 to test"):
         Splits([np.arange(3, 7)], 0, part)
 
 

@@ -80,7 +80,7 @@ def test_one_after_another_and_training_goes_on_without_them(tmp_path: Path) -> 
     machines = trained(tmp_path, "pa3dfl", late=2)
     last = machines.here.pop(103)
     machines.train(join=True)
-    with pytest.raises(UserError, match="0 of 1 new nodes came within 0 s"):
+    with pytest.raises(UserError, match="0 of 1 new node came within 0 s"):
         machines.train(join=True)
     first = (machines.deployment.run / "newcomers.csv").read_text()
     machines.here[103] = last
@@ -135,7 +135,7 @@ def test_with_real_processes(tmp_path: Path) -> None:
         assert "node-2 came later and is client 2" in said
         assert "newcomers: round 2/2" in said
         assert "1 joined" in said
-        assert "1 nodes hold their model" in said
+        assert "1 node holds its model" in said
         assert homes == [files(live.deployment.nodes / f"node-{i}") for i in range(2)]
         assert server.items() <= files(live.deployment.run / "checkpoints").items()
         assert all(live.running[f"node-{i}"].poll() is None for i in range(3))
@@ -156,11 +156,11 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 def test_what_cannot_be_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machines = trained(tmp_path, "fedavg")
     machines.here[103]["capacity"] = "1/256"
-    with pytest.raises(UserError, match="0 of 1 new nodes came"):
+    with pytest.raises(UserError, match="0 of 1 new node came"):
         machines.train(join=True)
     assert "affords less than the width" in machines.deployment.log.read_text()
     machines.configure(rounds=9)
-    with pytest.raises(UserError, match="0 of 1 new nodes came"):
+    with pytest.raises(UserError, match="0 of 1 new node came"):
         machines.train(join=True)
     for words, reason in (
         (["--join", "--resume"], "choose one of --resume, --overwrite and --join"),

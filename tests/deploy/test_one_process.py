@@ -104,7 +104,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
             machines.here.clear()
 
     machines.before = before
-    with pytest.raises(UserError, match="round 2: none of 2 clients answered; 1 rounds are kept"):
+    with pytest.raises(UserError, match="round 2: none of 2 clients answered; 1 round is kept"):
         machines.train()
     outcome = json.loads(machines.deployment.outcome.read_text())
-    assert outcome == {"ticket": "mine", "ok": False, "line": "round 2: none of 2 clients answered; 1 rounds are kept"}
+    assert outcome == {"ticket": "mine", "ok": False, "line": "round 2: none of 2 clients answered; 1 round is kept"}

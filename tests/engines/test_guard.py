@@ -148,7 +148,7 @@ def test_a_round_goes_on_without_malicious_clients(name: str, make_task: Make) -
     assert [u.client.id for u in good] == [0, 2]
     assert [(r.client, r.reason) for r in bad] == [
         (1, f"{key!r} has a value that is NaN or infinite"),
-        (3, f"claims 1000000000 training rows, declared {task.clients[3].n}"),
+        (3, f"claims 1,000,000,000 training rows, declared {task.clients[3].n}"),
     ]
     after = wire(method.aggregate(task, work.server, good, 1))
     work, sent = updates()

@@ -168,7 +168,7 @@ def test_a_signal_ends_a_run_after_saving_it(number: signal.Signals, data: str, 
     kept = Checkpoints(path / "checkpoints").load(torch.device("cpu"))
     assert kept is not None
     assert kept.round == len(rounds(path)) >= 2
-    assert f"stopped after {kept.round} rounds" in said
+    assert f"stopped after {kept.round} round" in said
     assert "Traceback" not in said
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from pa3dfl import __version__
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.logging import log, show_messages
+from pa3dfl.core.words import counted
 
 USAGE = """pa3dfl: personalised federated learning for clients that differ in data and capacity
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error(str(e))
         return 2
     except Interrupted as e:
-        log.error(f"stopped after {e.round} rounds: continue with `pa3dfl resume {e.path}`")
+        log.error(f"stopped after {counted(e.round, 'round')}: continue with `pa3dfl resume {e.path}`")
         return 130
     except KeyboardInterrupt:
         log.error("stopped")

@@ -9,6 +9,7 @@ from pa3dfl.core.options import names
 from pa3dfl.core.options.capacity import parse_ratio
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.options.schema import coerce
+from pa3dfl.core.words import counted
 
 SHAPES: Mapping[str, tuple[tuple[int, ...], int]] = {
     "cnn-fashion": ((1, 28, 28), 10),
@@ -47,7 +48,8 @@ def cost(argv: list[str]) -> None:
     if args.classes:
         classes = coerce("classes", args.classes, int)
     if classes < 2 or min(shape) < 1:
-        raise UserError(f"{classes} classes of inputs {shape}: expected at least 2 classes and sizes of at least 1")
+        found = counted(classes, "class", "classes")
+        raise UserError(f"{found} of inputs {shape}: expected at least 2 classes and sizes of at least 1")
     known, asked = widths(p_min), [parse_ratio(w, "width") for w in args.width or ()]
     for w in asked:
         if w not in known:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pa3dfl.cli.flags import Parser, add_fields
 from pa3dfl.cli.printing import print_records
+from pa3dfl.core.words import counted
 
 FLAGS = (
     "label_column", "client_column", "input_columns", "partition", "clients", "small_clients", "seed",
@@ -49,7 +50,7 @@ def data(argv: list[str]) -> None:
     kind, rows = assembly.owners(config, arrays)
     counts = label_counts(rows, arrays.y, arrays.classes)
     sizes = counts.sum(1)
-    title = f"{Path(args.name).stem}, {kind}, {len(rows)} clients, seed {config.seed}"
+    title = f"{Path(args.name).stem}, {kind}, {counted(len(rows), 'client')}, seed {config.seed}"
     out = args.out or Path("runs") / f"partition-{Path(args.name).stem}.png"
     record = {
         "data": args.name,

@@ -14,6 +14,7 @@ from pa3dfl.cli.operate import add_folder, deployment_in
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.core.options.schema import coerce, whole_number
+from pa3dfl.core.words import counted
 
 PORTS = 65535
 # Options that the deployment sets itself or that its nodes provide.
@@ -63,7 +64,8 @@ def init(argv: list[str]) -> None:
     known = flat(configure(args))
     folders = write(deployment, nodes, host, port, insecure, {k: known[k] for k in args})
     print(
-        f"{deployment.path}: written for {len(folders)} nodes; the options of the training are in {deployment.config}"
+        f"{deployment.path}: written for {counted(len(folders), 'node')}; "
+        f"the options of the training are in {deployment.config}"
     )
     if service:
         print("\n".join(map(str, write_services(deployment, folders, service))))

@@ -44,6 +44,7 @@ def status(argv: list[str]) -> None:
 def lines(facts: Mapping[str, Any]) -> list[str]:
     """A status for people, without its table of nodes."""
     from pa3dfl.core.progress import duration
+    from pa3dfl.core.words import counted
 
     online = sum(n["state"] == "online" for n in facts["nodes"])
     found = [f"{facts['site']}: {facts['state']}, server at {facts['server']}"]
@@ -55,7 +56,8 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
         measured = "" if facts["accuracy"] is None else f", accuracy {100 * facts['accuracy']:.1f}%"
         found.append(f"latest: loss {facts['train_loss']:.3f}{measured}")
         down, up = facts["bytes_down"] / 1e6, facts["bytes_up"] / 1e6
-        found.append(f"traffic: {down:.1f} MB to nodes, {up:.1f} MB back, {facts['rejected_updates']} updates rejected")
+        refused = counted(facts["rejected_updates"], "update")
+        found.append(f"traffic: {down:.1f} MB to nodes, {up:.1f} MB back, {refused} rejected")
         found.append(f"time of a round: {duration(facts['seconds_per_round'])}")
     found.append(f"nodes: {online} of {len(facts['nodes'])} connected")
     if facts["missing"]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pa3dfl.cli.flags import Parser
 from pa3dfl.core.logging import log
+from pa3dfl.core.words import counted
 
 
 def predict(argv: list[str]) -> None:
@@ -41,7 +42,7 @@ def predict(argv: list[str]) -> None:
     if args.json:
         print(json.dumps(facts))
         return
-    print(f"{len(labels)} rows" + ("" if accuracy is None else f", accuracy {100 * accuracy:.1f}%"))
+    print(counted(len(labels), "row") + ("" if accuracy is None else f", accuracy {100 * accuracy:.1f}%"))
     if args.out is None:
         print(" ".join(str(v) if str(v).strip() else repr(v) for v in labels))
     else:

@@ -7,6 +7,7 @@ from pa3dfl.cli.flags import Parser, add_config, parse_methods, parse_seeds, rea
 from pa3dfl.cli.printing import print_records
 from pa3dfl.core.logging import log
 from pa3dfl.core.options.schema import Field, whole_number
+from pa3dfl.core.words import counted
 
 
 def tune(argv: list[str]) -> None:
@@ -50,7 +51,7 @@ def tune(argv: list[str]) -> None:
         tried = " + ".join(map(str, settings.values())) + " settings"
     else:
         tried = f"{settings[names[0]]} settings of each method"
-    log.info(f"{len(trials)} trials: {tried} × {len(seeds)} seeds, in {out}")
+    log.info(f"{counted(len(trials), 'trial')}: {tried} × {counted(len(seeds), 'seed')}, in {out}")
     if len(set(settings.values())) > 1:
         log.info("methods have different numbers of settings: --trials N gives each of them N")
     rows = tuning.ranking(tuning.run(trials, out))

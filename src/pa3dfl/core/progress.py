@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pa3dfl.core.logging import log, messages_are_shown
+from pa3dfl.core.words import counted
 
 NAMED = 8
 """How many clients a line names at most."""
@@ -61,8 +62,9 @@ class Meter:
 
     def begin(self, rnd: int, doing: str, clients: Sequence[int]) -> None:
         """Show what happens now, for example `training`, and to which clients."""
-        more = f" and {len(clients) - NAMED} others" if len(clients) > NAMED else ""
-        self.round, self.doing = rnd, f"{doing} clients {', '.join(map(str, clients[:NAMED]))}{more}"
+        more = f" and {counted(len(clients) - NAMED, 'other')}" if len(clients) > NAMED else ""
+        some = "client" if len(clients) == 1 else "clients"
+        self.round, self.doing = rnd, f"{doing} {some} {', '.join(map(str, clients[:NAMED]))}{more}"
 
     def tick(self) -> None:
         """A client is done."""

@@ -9,6 +9,7 @@ import numpy as np
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.names import PARTITIONS
 from pa3dfl.core.randomness import numpy_generator
+from pa3dfl.core.words import counted
 from pa3dfl.data.arrays import TEST, TRAIN, VAL
 
 
@@ -37,7 +38,7 @@ def partition(
             raise UserError("partition 'natural' needs data with a client column: this data has none; use iid")
         present = int(owner.max()) + 1
         if present != clients:
-            raise UserError(f"partition 'natural': the data has {present} clients; say --clients {present}")
+            raise UserError(f"partition 'natural': the data has {counted(present, 'client')}; say --clients {present}")
         # In the order of the data: an owner on another machine, with its own rows only, must split them alike.
         return [np.flatnonzero(owner == i) for i in range(clients)]
     if kind == "iid":
@@ -108,8 +109,8 @@ def _held_out(rows: np.ndarray) -> int:
 def _check_size(client: int, rows: np.ndarray) -> None:
     if len(rows) < 3:
         raise UserError(
-            f"client {client} would own {len(rows)} rows: at least 3 are needed to train, validate and test; "
-            "use fewer --clients or a milder --partition"
+            f"client {client} would own {counted(len(rows), 'row')}: at least 3 are needed to train, validate and test;"
+            " use fewer --clients or a milder --partition"
         )
 
 
@@ -117,8 +118,8 @@ def _check_parts(client: int, part: np.ndarray) -> None:
     given = np.bincount(part, minlength=3)
     if not given[TEST] or given[TRAIN] + given[VAL] < 2:
         raise UserError(
-            f"client {client} has {given[TRAIN] + given[VAL]} rows to train and {given[TEST]} to test: at least 2 "
-            "and 1 are needed; remove the client, or move rows"
+            f"client {client} has {counted(given[TRAIN] + given[VAL], 'row')} to train and {given[TEST]} to test: "
+            "at least 2 and 1 are needed; remove the client, or move rows"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.logging import log
+from pa3dfl.core.words import counted
 from pa3dfl.deploy.registry import ClientRegistry
 from pa3dfl.engines.flower.engine import Flower
 from pa3dfl.federation.federation import Federation
@@ -39,8 +40,8 @@ def arrivals(
             return replace(task, newcomers=task.newcomers | here)
         if time.monotonic() > deadline:
             raise UserError(
-                f"{len(here)} of {wanted} new nodes came within {patience:.0f} s: start them, and give their keys to "
-                "`pa3dfl deploy register`"
+                f"{len(here)} of {counted(wanted, 'new node')} came within {patience:.0f} s: start them, and give "
+                "their keys to `pa3dfl deploy register`"
             )
         time.sleep(1)
 
@@ -58,7 +59,8 @@ def join(federation: Federation, engine: Flower, say: Callable[[str], None]) -> 
     rows = [r for r in federation.directory.read_newcomers() if r["client"] in ids and r["k"] == plan.newcomer_rounds]
     accuracy = mean(r["test_accuracy"] for r in rows if r["rule"] == "adapted")
     measured = "no test" if accuracy is None else f"{100 * accuracy:.1f}% mean test accuracy"
-    return f"{len(ids)} joined, {measured}; {len(kept)} nodes hold their model; {federation.directory.newcomers}"
+    held = counted(len(kept), "node holds its model", "nodes hold their model")
+    return f"{len(ids)} joined, {measured}; {held}; {federation.directory.newcomers}"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
+from pa3dfl.core.words import counted
 from pa3dfl.deploy.registration import Registration, capacity_of, registration_of, restored, sizes_of
 from pa3dfl.deploy.tasks import Common, Sizes, agree
 from pa3dfl.engines.flower.engine import GONE, content, record
@@ -50,12 +51,13 @@ class ClientRegistry:
             if len(self._here) != told:
                 told = len(self._here)
                 names = ", ".join(sorted(s.name for s in self._here.values())) or "nobody"
-                self.say(f"{told} of {wanted} nodes are here: {names}")
+                self.say(f"{told} of {counted(wanted, 'node is here', 'nodes are here')}: {names}")
             if told >= wanted:
                 return
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"{told} of {wanted} nodes came within {patience:.0f} s: start the others, or wait for fewer"
+                    f"{told} of {counted(wanted, 'node')} came within {patience:.0f} s: start the others, or wait for "
+                    "fewer"
                 )
             time.sleep(LOOK_SECONDS)
 
@@ -188,7 +190,7 @@ class ClientRegistry:
         if (old.sizes, old.capacity) == (sizes, capacity):
             return
         if old.sizes != sizes:
-            self.say(f"{old.name} has {sizes[0]} training rows now, before {old.sizes[0]}")
+            self.say(f"{old.name} has {counted(sizes[0], 'training row')} now, before {old.sizes[0]}")
             self.recount(client, sizes)
         if old.capacity not in ("", capacity):
             self.say(f"{old.name} has capacity {capacity} now: in this run it keeps the width of {old.r}")

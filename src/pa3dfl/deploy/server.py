@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config, read_yaml
+from pa3dfl.core.words import counted
 from pa3dfl.deploy.control_client import ControlClient
 from pa3dfl.deploy.folder import DeploymentFolder, deployment_config
 from pa3dfl.deploy.join import arrivals, join
@@ -110,7 +111,8 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
         """Accept a late node unless it would change what the others train."""
         common = registry.common
         if common is None or registration.shape != common.shape or registration.classes > common.classes:
-            return f"rows of shape {registration.shape} with {registration.classes} classes do not fit"
+            classes = counted(registration.classes, "class", "classes")
+            return f"rows of shape {registration.shape} with {classes} do not fit"
         if registration.bytes != (common.mean is not None):
             return f"its rows are {'bytes' if registration.bytes else 'floats'}, those of the others are not"
         shares = [None if s is None else s.share for s in registry.registrations]
@@ -150,7 +152,8 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
         kept = engine.conclude(task, state.best.round, method.best_round_per_client)
         summary = finish(config, federation, state)
     accuracy = f"{100 * summary['test_accuracy']:.1f}% mean test accuracy at round {state.best.round}"
-    return f"{accuracy} of {state.round}; {len(kept)} nodes hold their model; {deployment.run}"
+    held = counted(len(kept), "node holds its model", "nodes hold their model")
+    return f"{accuracy} of {state.round}; {held}; {deployment.run}"
 
 
 def left(deployment: DeploymentFolder, node: int) -> bool:

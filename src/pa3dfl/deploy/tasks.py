@@ -11,6 +11,7 @@ import torch
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.capacity import width_of
 from pa3dfl.core.options.config import Config
+from pa3dfl.core.words import counted
 from pa3dfl.data import Arrays, FederatedData, Split, mean_and_std, scaled, split_one
 from pa3dfl.data.federated import STATISTICS
 from pa3dfl.methods import Method
@@ -46,7 +47,7 @@ def agree(data: str, shape: tuple[int, ...], classes: int, images: bool, histogr
         mean, std = (torch.tensor(t) for t in STATISTICS[data])
         if len(mean) != shape[0]:
             raise UserError(
-                f"nodes have images of {shape[0]} channels, {data} has {len(mean)}: set data in config.yaml"
+                f"nodes have images of {counted(shape[0], 'channel')}, {data} has {len(mean)}: set data in config.yaml"
             )
     else:
         mean, std = mean_and_std(np.sum(histograms, 0))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pa3dfl.core.tree import Tree, zeros
+from pa3dfl.core.words import counted
 from pa3dfl.methods import Method, Update
 from pa3dfl.methods.problem import Client, Task
 
@@ -50,7 +51,7 @@ class Guard:
         for update in sorted(updates, key=lambda u: u.client.id):
             reason = update.refused or objection(update.tree, self.spec(update.client, shapes))
             if reason is None and not 0 < update.n <= update.client.n:
-                reason = f"claims {update.n} training rows, declared {update.client.n}"
+                reason = f"claims {counted(update.n, 'training row')}, declared {update.client.n}"
             if reason is None and good and good[-1].client.id == update.client.id:
                 reason = "a second update in the same round"
             if reason is None:

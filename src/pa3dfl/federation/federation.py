@@ -18,7 +18,7 @@ from pa3dfl.engines.guard import Guard, Rejected
 from pa3dfl.federation import evaluation
 from pa3dfl.federation.checkpoint import Checkpoints
 from pa3dfl.federation.client_states import ClientStates, memory_limits
-from pa3dfl.federation.cohort import absent, mean_loss, places
+from pa3dfl.federation.cohort import absent, mean_loss, no_answer, places
 from pa3dfl.federation.newcomers import Joining
 from pa3dfl.federation.robust import robust
 from pa3dfl.federation.state import Plan, State
@@ -143,7 +143,7 @@ class Federation:
         sent: dict[int, Tree] | None = None if self.plan.robust == "mean" else {}
         updates = self.engine.train(self.work(state, cohort, rnd, self.last_seen(cohort, rnd), sent), meter.tick)
         if not updates:
-            raise self._no_answer(f"round {rnd}", cohort)
+            raise no_answer(f"round {rnd}", cohort, self._saved_round)
         return updates, sent
 
     def aggregate(self, state: State, rnd: int, accepted: list[Update], sent: dict[int, Tree] | None) -> None:
@@ -166,7 +166,7 @@ class Federation:
         work = self.work(state, clients, state.round)
         by_rule = evaluation.score(self.engine, work, self.plan.rules, state.kept, meter.tick)
         if not by_rule["received"]:
-            raise self._no_answer(f"test after round {state.round}", clients)
+            raise no_answer(f"test after round {state.round}", clients, self._saved_round)
         return by_rule
 
     def keep(self, state: State, record: dict[str, Any], seconds: float) -> None:
@@ -245,6 +245,3 @@ class Federation:
                 self._shares[client.width] = share(self.method, self.task, client, self._shapes[client.width])
         by_rule = {rule: best.scores for rule, best in state.bests.items()}
         self.directory.write_clients(self.task, self.plan.tested, by_rule, self._shares)
-
-    def _no_answer(self, what: str, clients: list[Client]) -> UserError:
-        return UserError(f"{what}: none of {len(clients)} clients answered; {self._saved_round} rounds are kept")

@@ -73,7 +73,9 @@ def make_task(config: Config, method: Method, arrays: Arrays) -> Task:
         widths = method.widths([width_of(x, p_min) for x in r], p_min)
     for w in sorted(set(widths)):
         model.shapes(w)
-    clients = [Client(i, r[i], widths[i], splits.trained(i)) for i in range(n)]
+    names = arrays.names if kind == "natural" else ()
+    known_by_name = any(name != str(i) for i, name in enumerate(names))
+    clients = [Client(i, r[i], widths[i], splits.trained(i), names[i] if known_by_name else "") for i in range(n)]
     dtype, compute = dtypes_of(config)
     return Task(model, p_min, config.seed, device, data, clients, rules(config), late, dtype=dtype, compute=compute)
 

@@ -21,7 +21,7 @@ class Client:
     width: Fraction
     n: int
     name: str = ""
-    """In a deployment, that of its node."""
+    """What the data calls it; in a deployment, that of its node."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.words import counted
 from pa3dfl.models.blocks import Blocks, Shapes
 from pa3dfl.models.stacked import Stacks
 
@@ -34,8 +35,8 @@ def heads_at(name: str, width: Fraction, heads: Mapping[str, int], stacks: Stack
         if n != expected:
             how = "fewer heads of one size" if drop else "as many smaller heads"
             raise UserError(
-                f"model {name!r} has {n} heads at {module!r} at width {width}: expected {float(expected):g}, "
-                f"because other widths have {how}"
+                f"model {name!r} has {counted(n, 'head')} at {module!r} at width {width}: expected {float(expected):g},"
+                f" because other widths have {how}"
             )
 
 

@@ -54,7 +54,7 @@ COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "newcomer": _yes,
     **dict.fromkeys(RULES_OF_TESTING, _number),
 }
-# Files of earlier versions lack these columns; only nodes of a deployment have names.
+# Files of earlier versions lack these columns; not all clients have names.
 OPTIONAL = ("name", "share", "newcomer", *RULES_OF_TESTING)
 # The columns of newcomers.csv; k is the number of rounds that the newcomer has trained.
 ARRIVAL_COLUMNS: Mapping[str, Callable[[str], Any]] = {

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pa3dfl.core import files
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.words import counted
 
 FILES: Mapping[str, str] = {"safetensors": "model.safetensors", "onnx": "model.onnx", "torch": "model.pt2"}
 """By format, the name of the file."""
@@ -61,7 +62,8 @@ def compare(path: Path, form: str, network: nn.Module, rows: Tensor) -> None:
             expected = network(some)
         far = float((predict(some) - expected).abs().max() / expected.abs().max().clamp(min=1))
         if not far <= TOLERANCE:
-            raise UserError(f"{path} differs from the network by {far:.1g} for {n} rows: use another --format")
+            tried = counted(n, "row")
+            raise UserError(f"{path} differs from the network by {far:.1g} for {tried}: use another --format")
 
 
 def read(path: Path, form: str, network: Callable[[], nn.Module] | None = None) -> Predict:

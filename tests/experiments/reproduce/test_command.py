@@ -161,7 +161,7 @@ def test_a_run_in_other_hands_is_left_alone(capsys: Capture) -> None:
     assert ready.wait(60)
     assert cli.main([*OVERALL, "--methods", "fedavg,local-only"]) == 0
     assert [r["method"] for r in results()] == ["local-only"]
-    assert "1 runs are in the hands of other processes" in capsys.readouterr().err
+    assert "1 run is in the hands of other processes" in capsys.readouterr().err
     other.kill()  # a dead process holds nothing
     other.join()
     assert cli.main([*OVERALL, "--methods", "fedavg"]) == 0

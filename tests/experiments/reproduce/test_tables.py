@@ -38,7 +38,7 @@ def test_the_paper_beside_ours() -> None:
 def test_the_latest_run_of_a_cell_counts() -> None:
     [column] = columns([record("pa3dfl", FEW, date="2026-02-01"), record("pa3dfl", MANY, date="2026-01-01")])
     assert column.rows[0].rule("adapted") == pytest.approx(np.mean(FEW))
-    assert "1 older runs" in overall.section(column)
+    assert "1 older run of" in overall.section(column)
     assert "(option `keep`): none." in overall.section(column)
     [column] = columns([record("pa3dfl", FEW, config={"keep": "all"})])
     assert "(option `keep`): all." in overall.section(column)
@@ -178,5 +178,5 @@ def test_of_several_lengths_the_longest_is_told() -> None:
 
 def test_where_runs_were_made() -> None:
     text = page.provenance([record("pa3dfl", MANY), record("fedavg", FEW, commit="def+", device="another")])
-    assert "- a processor: 1 runs, 1 min 00 s, precision fp32" in text
+    assert "- a processor: 1 run, 1 min 00 s, precision fp32" in text
     assert "commits: abc, def+ (+: with changes)" in text

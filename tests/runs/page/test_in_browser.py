@@ -192,7 +192,7 @@ def test_refusals_and_absences_are_on_the_time_line(tab: Any) -> None:
     assert sorted(zip(found["x"], found["y"], found["kind"], strict=True)) == [
         (3, 1, "no answer"), (4, 2, "update refused"),
     ]  # fmt: skip
-    assert "1 updates refused, 1 times no answer" in tab.locator("#timeline-none").inner_text()
+    assert "1 update refused, 1 answer missing, in 6 rounds" in tab.locator("#timeline-none").inner_text()
     tab.locator("#s-timeline summary").click()
     assert "NaN in <b>head</b>" in tab.locator("#s-timeline .tbl").inner_text()
 
@@ -297,7 +297,7 @@ def test_other_runs_open_too(browser: Any, tmp_path: Path, run: dict[str, Any]) 
     with opened(browser, file) as tab:
         n = min(run.get("clients", 8), 400)
         assert len(source(tab, "clients")["id"]) == n
-        assert f"{n} of {n} clients" in tab.locator("#shown").inner_text()
+        assert f"{n} of {n} client" in tab.locator("#shown").inner_text()
         if run.get("clients") == 100_000:
             assert painted(tab) < 2000
             assert "a sample of 100,000" in tab.locator("#shown").inner_text()

@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.words import counted
 
 STEP = Fraction(1, 16)
 RULES = ("width", "strict")
@@ -82,7 +83,10 @@ def _shuffled(values: list[Fraction], seed: int) -> list[Fraction]:
 
 def _one_each(values: list[Fraction], clients: int, where: str) -> list[Fraction]:
     if len(values) != clients:
-        raise UserError(f"{where} has {len(values)} capacities for {clients} clients: expected one each")
+        raise UserError(
+            f"{where} has {counted(len(values), 'capacity', 'capacities')} for {counted(clients, 'client')}: "
+            "expected one each"
+        )
     return values
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.words import counted
 from pa3dfl.data.arrays import TEST, UNKNOWN, Arrays, Coding
 
 LEAST = 10
@@ -60,13 +61,13 @@ def enough(arrays: Arrays, path: Path, small: str) -> Arrays:
     if not len(few):
         return arrays
     if small == "refuse":
-        first = f"client {arrays.names[few[0]]!r} has {rows[few[0]]} rows"
+        first = f"client {arrays.names[few[0]]!r} has {counted(rows[few[0]], 'row')}"
         others = f" ({len(few)} of {len(rows)} clients have too few)" if len(few) > 1 else ""
         raise UserError(
             f"{path}: {first}{others}, and each needs at least {LEAST}; add rows, or say --small-clients leave-out"
         )
     if len(few) == len(rows):
-        raise UserError(f"{path}: none of {len(rows)} clients has {LEAST} rows: add rows")
+        raise UserError(f"{path}: none of {counted(len(rows), 'client')} has {LEAST} rows: add rows")
     mine = rows[arrays.client] >= LEAST
     kept, client = np.unique(arrays.client[mine], return_inverse=True)
     part = None if arrays.part is None else arrays.part[mine]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.words import counted
 from pa3dfl.data.arrays import UNKNOWN, Arrays
 from pa3dfl.data.readers.published import reading
 
@@ -51,7 +52,7 @@ def labels(y: np.ndarray, rows: int, path: Path) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # a column, as Keras keeps CIFAR's
     if y.shape != (rows,):
-        raise UserError(f"{path} has labels of shape {y.shape} for {rows} rows: expected one label per row")
+        raise UserError(f"{path} has labels of shape {y.shape} for {counted(rows, 'row')}: expected one label per row")
     with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is not equal to it
         whole = y.astype(np.int64) if y.dtype.kind in "fiu" else None
     if whole is None or (whole != y).any() or whole.min() < 0:
@@ -88,7 +89,7 @@ def read(path: Path) -> Arrays:
     if (y == y[0]).all():
         raise UserError(f"{path} has only the label {y[0]} in y: at least 2 classes are needed")
     if y.max() >= len(y):  # with row or category numbers as labels, the models' last layer would be huge
-        raise UserError(f"{path} has the label {y.max()} in only {len(y)} rows: renumber labels as 0..K-1")
+        raise UserError(f"{path} has the label {y.max()} in only {counted(len(y), 'row')}: renumber labels as 0..K-1")
     return arrays
 
 

@@ -10,8 +10,14 @@ import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.schema import suggest
+<<<<<<< HEAD
 from pa3dfl.data.arrays import Arrays, Coding, Columns
 from pa3dfl.data.readers.labelled import labelled, recognised
+=======
+from pa3dfl.core.words import counted
+from pa3dfl.data.arrays import Arrays, Columns
+from pa3dfl.data.readers.labelled import labelled
+>>>>>>> fb7e426 (Messages and pages count in words: 1 update, 2 updates; owners have names in simulations too)
 from pa3dfl.data.readers.published import reading
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
@@ -132,7 +138,7 @@ def _csv(path: Path) -> Table:
         rows = [row for row in lines if row]
         for number, row in enumerate(rows, 1):
             if len(row) != len(header):
-                raise ValueError(f"row {number} has {len(row)} values for {len(header)} columns")
+                raise ValueError(f"row {number} has {counted(len(row), 'value')} for {counted(len(header), 'column')}")
         return {name: _typed(column) for name, column in zip(header, zip(*rows, strict=True), strict=False)}
 
 

@@ -12,6 +12,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.capacity import capacities
 from pa3dfl.core.options.schema import coerce
 from pa3dfl.core.progress import duration
+from pa3dfl.core.words import counted
 from pa3dfl.data import NAMES
 from pa3dfl.experiments.reproduce import cells, convergence, efficiency, hn_cost, paper, partitions
 from pa3dfl.experiments.reproduce import page as pages
@@ -101,7 +102,7 @@ def carry_out(
             partitions.run(config, places.results)
     if jobs:
         states = [j.state() for j in jobs]
-        say(f"{len(jobs)} runs planned, {states.count(DONE)} done")
+        say(f"{counted(len(jobs), 'run')} planned, {states.count(DONE)} done")
 
         rendered = time.monotonic()
 
@@ -112,18 +113,20 @@ def carry_out(
                 rendered = time.monotonic()
             todo = [s for j in jobs if (s := left(j, paces))]
             if todo:
-                say(f"{len(todo)} runs left, about {duration(sum(todo))}")
+                say(f"{counted(len(todo), 'run')} left, about {duration(sum(todo))}")
 
         outcome = work(jobs, budget, say, finished)
     page = render(places)
     if outcome.busy:
-        say(f"{outcome.busy} runs are in the hands of other processes")
+        say(f"{counted(outcome.busy, 'run is', 'runs are')} in the hands of other processes")
     if outcome.stopped:
         say("the budget is spent: the same command goes on")
     if jobs and all(j.state() == NO_DATA for j in jobs):
         raise UserError("nothing was run: none of the data is here")
     if outcome.failed:
-        raise UserError(f"{outcome.failed} of {len(jobs)} runs failed, see above; the same command tries them again")
+        raise UserError(
+            f"{outcome.failed} of {counted(len(jobs), 'run')} failed, see above; the same command tries them again"
+        )
     return page
 
 

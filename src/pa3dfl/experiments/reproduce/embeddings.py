@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.tree import Tree
+from pa3dfl.core.words import counted
 from pa3dfl.experiments.reproduce import partitions, records
 from pa3dfl.experiments.reproduce.drawing import panels, save
 from pa3dfl.federation.checkpoint import CURRENT
@@ -54,7 +55,8 @@ def pictures(results: Path, folder: Path) -> list[tuple[str, Path]]:
     drawn = []
     for path in sorted((results / "embeddings").glob("*.json")):
         found: dict[str, Any] = records.read(path) or {}
-        title = f"{Path(found['data']).stem}, {found['setting']}, seed {found['seed']}, {found['rounds']} rounds"
+        rounds = counted(found["rounds"], "round")
+        title = f"{Path(found['data']).stem}, {found['setting']}, seed {found['seed']}, {rounds}"
         encoded, dominant = np.array(found["encoded"]), np.array(found["dominant"])
         drawn.append((title, picture(encoded, dominant, title, folder / f"embeddings-{path.stem}.png")))
     return drawn

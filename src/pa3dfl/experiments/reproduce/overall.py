@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from pa3dfl.core.words import counted
 from pa3dfl.experiments.reproduce import paper
 from pa3dfl.experiments.reproduce.groups import Column, Row, titled
 from pa3dfl.experiments.reproduce.markdown import EMPTY, amount, percent, signed, table
@@ -17,7 +18,7 @@ def section(column: Column) -> str:
         values = ", ".join(sorted({r["config"].get("keep", "none") for r in own.runs}))
         parts.append(f"Pa3dFL's clients kept for the rule *received* (option `keep`): {values}.")
     if column.older:
-        parts.append(f"Left out: {column.older} older runs of these cells, with other options.")
+        parts.append(f"Left out: {counted(column.older, 'older run')} of these cells, with other options.")
     for what, unit, scale in (("bytes", "MB sent", 1e6), ("multiply_adds", "10¹² multiply-adds", 1e12)):
         if text := equal_cost(column, what, unit, scale):
             parts.append(text)

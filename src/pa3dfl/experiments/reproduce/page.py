@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.progress import duration
+from pa3dfl.core.words import counted
 from pa3dfl.experiments.reproduce import ablation, efficiency, figures, hn_cost, overall, records, verdict
 from pa3dfl.experiments.reproduce.groups import Column, columns, with_empty
 
@@ -48,7 +49,7 @@ def provenance(runs: Sequence[records.Record]) -> str:
     for r in runs:
         by_device.setdefault(r["device"], []).append(r)
     lines = [
-        f"- {device}: {len(own)} runs, {duration(sum(r['seconds'] for r in own))}, "
+        f"- {device}: {counted(len(own), 'run')}, {duration(sum(r['seconds'] for r in own))}, "
         f"precision {', '.join(sorted({r['precision'] for r in own}))}"
         for device, own in sorted(by_device.items())
     ]

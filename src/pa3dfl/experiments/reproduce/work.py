@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.options.config import Config
+from pa3dfl.core.words import counted
 from pa3dfl.data import NAMES, available
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import embeddings, records
@@ -99,7 +100,7 @@ def work_through(
                 continue
             if each.state() == DONE:  # by another process, while this one waited for its turn
                 continue
-            say(f"{number} of {len(jobs)}: {each.cell}, {each.config.rounds} rounds")
+            say(f"{number} of {len(jobs)}: {each.cell}, {counted(each.config.rounds or 0, 'round')}")
             try:
                 with deadline(None if budget is None else budget - spent):
                     train(each, pages[column(each)])

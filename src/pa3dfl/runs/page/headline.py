@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pa3dfl.core.words import counted
 from pa3dfl.runs.rundata import RunData
 
 
@@ -36,7 +37,7 @@ def lead(best: str, ranked: list[str], methods: dict[str, Any]) -> str:
     text = f"{short(best)} has a mean test accuracy of {percent(overall(seeds))}"
     if len(ranked) == 1:
         accuracies = [r["test_accuracy"] for rows in seeds for r in rows.values()]
-        return f"{text}{interval(accuracies)} over {amount(len(seeds[0]), 'client')}{of_seeds(seeds)}."
+        return f"{text}{interval(accuracies)} over {counted(len(seeds[0]), 'client')}{of_seeds(seeds)}."
     second = ranked[1]
     pairs = zip(seeds, methods[second], strict=False)
     gains = [mine[i]["test_accuracy"] - other[i]["test_accuracy"] for mine, other in pairs for i in mine if i in other]
@@ -47,7 +48,7 @@ def lead(best: str, ranked: list[str], methods: dict[str, Any]) -> str:
     sure = "" if len(gains) < 2 or bounds(gains)[0] > 0 else "; the interval includes 0, so this may be chance"
     return (
         f"{text}: {points:.1f} points ahead of {short(second)}{interval(gains, ' points')} over "
-        f"{amount(len(seeds[0]), 'client')}{of_seeds(seeds)}{sure}."
+        f"{counted(len(seeds[0]), 'client')}{of_seeds(seeds)}{sure}."
     )
 
 
@@ -97,10 +98,6 @@ def short(name: str) -> str:
 
 def of_seeds(seeds: Sequence[Any]) -> str:
     return f" and {len(seeds)} seeds" if len(seeds) > 1 else ""
-
-
-def amount(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -16,6 +16,7 @@ if (!SEEDS.includes(S.seed)) S.seed = SEEDS[0];
 const short = (s, n = 40) => s.length > n ? s.slice(0, n - 1) + "…" : s;
 const node = (tag, text, more = {}) => Object.assign(document.createElement(tag), {textContent: text ?? ""}, more);
 const num = (v, digits = 1) => v === null || v === undefined || Number.isNaN(v) ? "–" : v.toFixed(digits);
+const amount = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 const nan = v => v === null || v === undefined ? NaN : v;
 const size = b => b === null ? "–" : b === 0 ? "0" : b >= 1e9 ? num(b / 1e9, 2) + " GB" : b >= 1e6 ? num(b / 1e6, 1) + " MB" : num(b / 1e3, 1) + " kB";
 const theme = () => S.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
@@ -67,7 +68,7 @@ function charts() {
   for (const [id, has] of [["s-labels", who.classes > 0], ["s-alpha", new Set(rows.map(x => x.alpha)).size > 1]]) $(id).hidden = !has;
   const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y) || S.filter === "all");
   set("events", list.length ? table(list.map(e => ({...e, who: called(e.y), colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], who: [], marker: [], colour: [], kind: [], reason: []});
-  $("timeline-none").textContent = list.length ? `${r.events[0]} updates refused, ${r.events[1]} times no answer, in ${r.rounds} rounds.` : "None: every client answered, and every update was taken.";
+  $("timeline-none").textContent = r.events[0] + r.events[1] ? `${amount(r.events[0], "update")} refused, ${amount(r.events[1], "answer")} missing, in ${amount(r.rounds, "round")}.` + (list.length ? "" : " None of the clients shown.") : "None: every client answered, and every update was taken.";
   $("timeline-none").nextElementSibling.hidden = !list.length;
   $("evaluation").max = r.evaluations.length; $("evaluation").value = Math.min(S.at, r.evaluations.length);
   $("evaluation-text").textContent = S.at < r.evaluations.length ? `round ${r.evaluations[S.at].round}` : `chosen by validation${r.best_round ? `, round ${r.best_round}` : ""}`;
@@ -78,7 +79,7 @@ function joined(r) {
   $("s-newcomers").hidden = !r.newcomers.length;
   const ks = [...new Set(r.newcomers.flatMap(n => n.after.map(a => a[0])))].sort((a, b) => a - b), line = (cells, kind) => { const tr = node("tr"); tr.append(...cells.map(c => node(kind, c))); return tr; };
   const found = r.newcomers.map(n => [n.rule, n.clients, ...ks.map(k => num(nan(n.after.find(a => a[0] === k)?.[1]) / 100)), num(nan(n.others) / 100)]);
-  $("newcomers").replaceChildren(line(["tested", "newcomers", ...ks.map(k => k === 0 ? "on arrival" : `after ${k} round${k === 1 ? "" : "s"}`), "trained in"], "th"), ...found.map(f => line(f, "td")));
+  $("newcomers").replaceChildren(line(["tested", "newcomers", ...ks.map(k => k === 0 ? "on arrival" : `after ${amount(k, "round")}`), "trained in"], "th"), ...found.map(f => line(f, "td")));
 }
 function keyOf(who) {
   const groups = Math.min(10, who.classes || 0), per = (who.classes || 1) / (groups || 1);
@@ -146,7 +147,7 @@ function ring() {
   set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
   for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
   $("card-id").textContent = shown ? shown.id + (row ? "" : ", the one served worst") : "";
-  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${r.rounds} rounds`, received: size(shown.bytes), "refused or absent": shown.events + " times", ...(r.network ? {nearest: near(shown.id).map(x => `${called(x[1])} (${num(x[0], 2)})`).join(", ") || "–"} : {})} : {};
+  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, received: size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: near(shown.id).map(x => `${called(x[1])} (${num(x[0], 2)})`).join(", ") || "–"} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
     return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });
@@ -164,7 +165,7 @@ function list() {
     th.setAttribute("aria-sort", k === key ? (up > 0 ? "ascending" : "descending") : "none"); b.onclick = () => { S.sort = [k, k === key ? -up : 1]; keep(); list(); $("clients").tHead.querySelectorAll("button")[place].focus(); }; th.append(b); head.append(th); });
   $("clients").tHead.replaceChildren(head);
   $("clients").tBodies[0].replaceChildren(...sorted.map(row => { const tr = node("tr", "", {tabIndex: 0}); tr.dataset.id = row.id; tr.append(...columns().map(col => node("td", cell(row, col), {className: col[1]}))); return tr; }));
-  const r = run(); $("shown").textContent = `${order.length} of ${rows.length} clients` + (r.everybody > rows.length ? ` (a sample of ${r.everybody.toLocaleString("en")})` : "");
+  const r = run(); $("shown").textContent = `${order.length} of ${amount(rows.length, "client")}` + (r.everybody > rows.length ? ` (a sample of ${r.everybody.toLocaleString("en")})` : "");
 }
 const eval_width = w => { const [a, b = 1] = String(w).split("/"); return a / b; };
 const csv = () => [columns().map(c => c[0]), ...[...$("clients").tBodies[0].rows].map(tr => [...tr.cells].map(td => td.textContent))].map(r => r.map(v => /[",\n]/.test(v) ? `"${v.replaceAll('"', '""')}"` : v).join(",")).join("\n") + "\n";
