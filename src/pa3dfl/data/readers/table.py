@@ -10,14 +10,9 @@ import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.schema import suggest
-<<<<<<< HEAD
+from pa3dfl.core.words import counted
 from pa3dfl.data.arrays import Arrays, Coding, Columns
 from pa3dfl.data.readers.labelled import labelled, recognised
-=======
-from pa3dfl.core.words import counted
-from pa3dfl.data.arrays import Arrays, Columns
-from pa3dfl.data.readers.labelled import labelled
->>>>>>> fb7e426 (Messages and pages count in words: 1 update, 2 updates; owners have names in simulations too)
 from pa3dfl.data.readers.published import reading
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
