@@ -94,6 +94,55 @@ def test_programs_of_padded_networks_take_any_number_of_rows(name: str, shape: t
     formats.write(tmp_path / "model.pt2", "torch", alone, rows if model.whole_numbers else rows.float())
 
 
+class Stranger(torch.nn.Module):
+    """A network of somebody else, who writes what is right in Python."""
+
+    def __init__(self, width: float) -> None:
+        super().__init__()
+        self.hidden, self.head = torch.nn.Linear(6, round(8 * width)), torch.nn.Linear(round(8 * width), 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.hidden(x).relu().reshape(len(x), -1)) + torch.zeros(len(x), 1)
+
+
+class RowByRow(Stranger):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.head(self.hidden(row)) for row in x])
+
+
+class LooksAtTheRows(Stranger):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.head(self.hidden(x))
+        return y if float(x.sum()) > 0 else -y
+
+
+@pytest.mark.parametrize("form", ["torch", "onnx"])
+def test_a_network_may_ask_for_the_length_of_its_batch(form: str, tmp_path: Path) -> None:
+    """Writing compares 1, 2 and 7 rows."""
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="ONNX is not installed: pip install 'pa3dfl[onnx]'")
+        pytest.importorskip("onnxscript", reason="ONNX is not installed: pip install 'pa3dfl[onnx]'")
+    formats.write(tmp_path / "model.pt2", form, Stranger(1.0).eval(), torch.randn(9, 6))
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        (RowByRow, "its forward works for one number of rows only: take it from x.shape[0], and do not loop over rows"),
+        (LooksAtTheRows, "GuardOnDataDependentSymNode: Could not guard on data-dependent expression"),
+    ],
+)
+def test_a_network_that_cannot_be_written_is_refused_in_one_line(
+    network: type[Stranger], reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError) as e:
+        formats.write(tmp_path / "model.pt2", "torch", network(1.0).eval(), torch.randn(9, 6))
+    assert str(e.value).startswith(f"this network cannot be written as torch: {reason}")
+    assert str(e.value).endswith("use --format safetensors")
+    assert "\n" not in str(e.value)
+    assert capfd.readouterr() == ("", "")  # the exporter prints graphs
+
+
 def test_a_program_runs_without_this_package(trained: Path, tmp_path: Path) -> None:
     [record] = export(trained / "run", [7], "torch", tmp_path)
     program = torch.export.load(record["path"])

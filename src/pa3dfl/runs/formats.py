@@ -6,7 +6,8 @@ A graph and a program take any number of rows. They need neither this package no
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ TOLERANCE = 1e-5
 SIZES = (1, 2, 7)
 """Numbers of rows at which they are compared."""
 
+FIXED = "specialized it to be a constant"
+ROWS = "its forward works for one number of rows only: take it from x.shape[0], and do not loop over rows"
+
 Predict = Callable[[Tensor], Tensor]
 
 
@@ -36,9 +40,7 @@ def write(path: Path, form: str, network: nn.Module, rows: Tensor) -> None:
         return
     with _quiet(), torch.no_grad():
         try:
-            program = torch.export.export(
-                network, (rows[:2],), dynamic_shapes=({0: torch.export.Dim("rows", min=1)},), strict=False
-            )
+            program = _program(network, rows[:2])
             if form == "torch":
                 torch.export.save(program, path)
             else:
@@ -46,11 +48,23 @@ def write(path: Path, form: str, network: nn.Module, rows: Tensor) -> None:
         except UserError:
             raise
         except Exception as e:  # an exporter may raise anything for a network with unsupported operations
-            raise UserError(
-                f"this network cannot be written as {form}: {type(e).__name__}: {' '.join(str(e).split())[:200]}; use "
-                "--format safetensors"
-            ) from None
+            said = " ".join(str(e).split())
+            reason = ROWS if FIXED in said else f"{type(e).__name__}: {said[:200]}"
+            raise UserError(f"this network cannot be written as {form}: {reason}; use --format safetensors") from None
     compare(path, form, network, rows)
+
+
+def _program(network: nn.Module, rows: Tensor) -> Any:
+    """A program for any number of rows. The reader of bytecode, which is slower, knows that `len(x)` may vary."""
+    sizes = ({0: torch.export.Dim("rows", min=1)},)
+    try:
+        return torch.export.export(network, (rows,), dynamic_shapes=sizes, strict=False)
+    except Exception:
+        try:
+            return torch.export.export(network, (rows,), dynamic_shapes=sizes, strict=True)
+        except Exception:
+            pass  # the first one says what a user can change
+        raise
 
 
 def compare(path: Path, form: str, network: nn.Module, rows: Tensor) -> None:
@@ -59,8 +73,8 @@ def compare(path: Path, form: str, network: nn.Module, rows: Tensor) -> None:
     for n in SIZES:
         some = rows[torch.arange(n) % len(rows)]
         with torch.no_grad():
-            expected = network(some)
-        far = float((predict(some) - expected).abs().max() / expected.abs().max().clamp(min=1))
+            expected, found = network(some), predict(some)
+        far = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
         if not far <= TOLERANCE:
             tried = counted(n, "row")
             raise UserError(f"{path} differs from the network by {far:.1g} for {tried}: use another --format")
@@ -115,12 +129,12 @@ def _needs(e: ImportError) -> UserError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides the exporters' internal warnings, and switches off fused attention, which they do not support."""
+    """Hides what the exporters print and warn of, and switches off fused attention, which they do not support."""
     fast, level = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     torch.backends.mha.set_fastpath_enabled(False)
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
