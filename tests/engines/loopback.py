@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Message
 
+from pa3dfl.core.tree import Tree
 from pa3dfl.engines.flower.engine import Flower, content, record
 from pa3dfl.engines.flower.messages import Facts
 from pa3dfl.engines.flower.node import LocalRun, answer
@@ -72,3 +74,11 @@ class Nodes(Postbox):
 
     def engine(self, timeout: float = 60.0) -> Flower:
         return Flower(self, {}, timeout)
+
+
+def fresh(method: Method, task: Task) -> Tree:
+    return {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
+
+
+def same(a: Tree, b: Tree) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_federation import run, stop_at
+from short_runs import run, stop_at
 
 import pa3dfl
 from conftest import TINY, make_arrays
