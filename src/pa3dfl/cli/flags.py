@@ -39,10 +39,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def add_config(
-    parser: argparse.ArgumentParser,
-    method: str,
-    options: Mapping[str, Field],
-    without: Sequence[str] = (),
+    parser: argparse.ArgumentParser, method: str, options: Mapping[str, Field], without: Sequence[str] = ()
 ) -> None:
     """Add a flag for every option of a run, except `without`, and of its method."""
     fields = [f for f in dataclasses.fields(Config) if f.name not in ("options", *without)]

@@ -23,13 +23,7 @@ class Split:
 
 
 def partition(
-    kind: str,
-    y: np.ndarray,
-    owner: np.ndarray | None,
-    clients: int,
-    seed: int,
-    alpha: float,
-    classes_per_client: int,
+    kind: str, y: np.ndarray, owner: np.ndarray | None, clients: int, seed: int, alpha: float, classes_per_client: int
 ) -> list[np.ndarray]:
     """Row numbers of each client. Every row goes to exactly one client, except leftovers of `classes`."""
     rng = numpy_generator(seed, "partition")

@@ -44,7 +44,7 @@ def run(
     Options come from `config` and from the keywords, which override it. The messages that the command line prints go
     to the logger `pa3dfl`. `followers` are called with the record of every round, when it is on disk.
     """
-    config = configure(_given(config) | given)
+    config = configure(({} if config is None else flat(config)) | given)
     directory = RunDirectory(Path(config.out or ""))
     if directory.path.exists() and not directory.path.is_dir():
         raise UserError(f"{directory.path} is a file: choose another --out")
@@ -93,7 +93,7 @@ def resume(
 
 
 def build(config: Config, arrays: Arrays, directory: RunDirectory) -> Federation:
-    """The federation of a run. Checks all that can be checked before the first round."""
+    """The federation of a run. Checks everything that can be checked before the first round."""
     torch.set_num_threads(config.threads)
     set_arithmetic(config)
     method = make_method(config)
@@ -176,10 +176,6 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}"
     )
     return summary
-
-
-def _given(config: Config | None) -> dict[str, Any]:
-    return {} if config is None else flat(config)
 
 
 def _device_name(device: torch.device) -> str:

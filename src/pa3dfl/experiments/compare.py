@@ -24,11 +24,7 @@ TERMS = (
 
 
 def compare(
-    given: Mapping[str, Any],
-    names: Sequence[str],
-    seeds: Sequence[int],
-    out: Path,
-    followers: Sequence[Follower] = (),
+    given: Mapping[str, Any], names: Sequence[str], seeds: Sequence[int], out: Path, followers: Sequence[Follower] = ()
 ) -> list[Path]:
     """Train what is missing under `out`; returns all run directories, method by method."""
     paths = []

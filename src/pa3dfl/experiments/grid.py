@@ -64,7 +64,7 @@ def points(grid: Grid, fields: Fields) -> list[Point]:
 
 
 def sample(method: str, choices: list[Point], n: int | None, seed: int) -> list[Point]:
-    """`n` of them, in grid order; all if no number is asked for.
+    """`n` of the choices, in grid order; all of them if n is None.
 
     A grid of fewer points is filled up with further step sizes, evenly spaced on a logarithmic scale between its
     smallest and its largest, each at a point drawn from the grid: every method then has the same number of trials.

@@ -17,7 +17,7 @@ class LoadedRun(rundata.RunData):
     def model(self, client: int, data_dir: str | None = None) -> "nn.Module":
         """The model of a client that was tested at its best evaluation, as a network with weights.
 
-        It is made again from the run, and refused if it has another accuracy on the client's test rows than then.
+        It is computed again from the run, and refused if its accuracy on the client's test rows has changed.
         `data_dir` names the folder of the data, if it has moved.
         """
         from pa3dfl.experiments.export import module  # tables need no PyTorch

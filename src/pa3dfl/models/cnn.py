@@ -67,18 +67,12 @@ class TwoLayerCNN(nn.Module):
 
 
 def cnn_fashion(
-    width: float,
-    input_shape: tuple[int, ...] = (1, 28, 28),
-    num_classes: int = 10,
-    full_features: bool = False,
+    width: float, input_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10, full_features: bool = False
 ) -> nn.Module:
     return TwoLayerCNN(width, input_shape, num_classes, (32, 64), (512, 128), 2, full_features)
 
 
 def cnn_cifar100(
-    width: float,
-    input_shape: tuple[int, ...] = (3, 32, 32),
-    num_classes: int = 100,
-    full_features: bool = False,
+    width: float, input_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 100, full_features: bool = False
 ) -> nn.Module:
     return TwoLayerCNN(width, input_shape, num_classes, (64, 64), (384, 192), 0, full_features)

@@ -176,11 +176,7 @@ class Model:
         return networks[width]
 
     def build(self, width: Fraction) -> nn.Module:
-        known = {
-            "input_shape": self.input_shape,
-            "num_classes": self.classes,
-            "full_features": self.full_features,
-        }
+        known = {"input_shape": self.input_shape, "num_classes": self.classes, "full_features": self.full_features}
         kwargs = {k: v for k, v in known.items() if k in self._keywords}
         try:
             # Factories copy layers, and PyTorch frees memory twice after a copy of a fake tensor.

@@ -53,10 +53,7 @@ class ResNet18(nn.Module):
 
 
 def resnet18_gn(
-    width: float,
-    input_shape: tuple[int, ...] = (3, 32, 32),
-    num_classes: int = 10,
-    full_features: bool = False,
+    width: float, input_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, full_features: bool = False
 ) -> nn.Module:
     if len(input_shape) != 3:
         raise ValueError(f"it needs images (channels, height, width), and the data has {input_shape}")

@@ -151,7 +151,7 @@ class RunDirectory:
         _write_csv(self.clients, [k for k in COLUMNS if named or k != "name"], rows)
 
     def write_newcomers(self, task: Task, method: str, scores: Sequence[tuple[int, Score]]) -> None:
-        """`scores` holds each newcomer's scores by rule, after numbers of rounds that it has trained."""
+        """`scores` holds the scores of newcomers, each with the number of rounds that the newcomer had trained."""
         rows = []
         for k, s in sorted(scores, key=lambda one: (one[1].client, one[0])):
             c = task.clients[s.client]

@@ -23,7 +23,7 @@ from pa3dfl.methods import Method, Score
 from pa3dfl.methods.problem import Client, Task
 
 CLIENTS = 1000
-"""The most clients that are kept."""
+"""How many clients are kept at most."""
 BUDGET = 16 * 2**20
 """Bytes that the evaluations of a run may take together."""
 TAU = "tau/"
@@ -94,7 +94,7 @@ class History:
         return found
 
     def _describe(self, ids: list[int], tested: int, shapes: Mapping[Fraction, Tree]) -> None:
-        """What does not change; written again only for clients who joined late."""
+        """Write what does not change between evaluations; again only when clients have joined."""
         if self._labelled.issuperset(ids):
             return
         self._labelled = set(ids)

@@ -101,7 +101,7 @@ class RunData:
         return Embedded(rendered([self.path, *map(Path, others)]), height)
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows of a run. Without Bokeh it shows its text."""
+        """The page, for a notebook; without Bokeh the notebook shows the object as text."""
         return self.page()._repr_html_() if find_spec("bokeh") else None
 
     def history(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:

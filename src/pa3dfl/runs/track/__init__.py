@@ -76,7 +76,7 @@ class Tracked:
                     self._lost(name)
                     continue
             except subprocess.TimeoutExpired:
-                self.say(f"{name} is still sending after {PATIENCE:.0f} s: it goes on alone, see {self._log(name)}")
+                self.say(f"{name} is still sending after {PATIENCE:.0f} s: it continues alone, see {self._log(name)}")
                 continue
             self.tell(f"{name}: {json.loads(self._state(name).read_text())['where']}")
 
@@ -95,7 +95,7 @@ class Tracked:
     def _lost(self, name: str) -> None:
         del self._processes[name]
         said = self._log(name).read_text("utf-8", "replace").split("\n") if self._log(name).exists() else []
-        reason = next((line for line in reversed(said) if line.strip()), "it ended without a word")
+        reason = next((line for line in reversed(said) if line.strip()), "it ended without a message")
         self.say(
             f"{name} failed, the run goes on without it: {reason.strip()[:300]} (see {self._log(name)}; "
             f"`pa3dfl resume {self.path}` sends what is missing)"

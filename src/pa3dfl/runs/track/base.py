@@ -1,4 +1,4 @@
-"""The interface of a tracker: what it receives of a run."""
+"""The interface of a tracker: what it receives from a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ class Start:
     name: str
     config: Mapping[str, Any]
     id: str | None
-    """Of the tracked run that goes on; None for a new one."""
+    """The id of the tracked run to continue; None for a new one."""
     round: int
-    """The last one that the tracked run has."""
+    """The last round that the tracked run has."""
 
 
 class Tracker(ABC):
     id: str
-    """By which the same tracked run is found again."""
+    """Finds the same tracked run again."""
     where: str
     """Where people find it: an address or a folder, and the command that shows it."""
 

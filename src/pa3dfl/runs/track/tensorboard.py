@@ -54,7 +54,7 @@ class TensorBoard(Tracker):
 
 
 def text(tag: str, markdown: str) -> Summary.Value:
-    """As TensorBoard's tab of texts shows it."""
+    """A text in the form that TensorBoard's tab of texts shows."""
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     tensor = TensorProto(dtype=DT_STRING, string_val=[markdown.encode()])
     return Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
