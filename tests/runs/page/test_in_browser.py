@@ -195,6 +195,7 @@ def test_refusals_and_absences_are_on_the_time_line(tab: Any) -> None:
     assert "1 update refused, 1 answer missing, in 6 rounds" in tab.locator("#timeline-none").inner_text()
     tab.locator("#s-timeline summary").click()
     assert "NaN in <b>head</b>" in tab.locator("#s-timeline .tbl").inner_text()
+    tab.locator("#s-timeline summary").click()
 
 
 def test_by_keyboard_and_for_screen_readers(tab: Any) -> None:
@@ -213,8 +214,45 @@ def test_by_keyboard_and_for_screen_readers(tab: Any) -> None:
         assert chart.get_attribute("role") == "img"
         assert len(chart.get_attribute("aria-label")) > 20
     assert tab.locator("#controls select, #controls input").count() == tab.locator("#controls label").count()
-    tab.locator("#s-curves summary").click()
-    tab.locator("#s-curves .tbl tr").nth(6).wait_for()
+
+
+def test_a_table_stands_behind_every_chart(tab: Any) -> None:
+    tab.locator("#method").select_option("Pa3dFL")
+    tab.locator("#evaluation").fill("2")  # with different α
+    shown = {}
+    for chart in tab.locator("[data-root-id]").all():
+        behind = tab.locator(f"#{chart.get_attribute('aria-details')}")
+        behind.locator("summary").press("Enter")
+        table = behind.get_by_role("table")
+        table.wait_for()
+        assert len(table.get_attribute("aria-label")) > 4
+        head, *rows = [row.split("\t") for row in table.locator("tr").all_inner_texts()]
+        assert {len(row) for row in rows} == {len(head)}
+        shown[behind.get_attribute("data-table")] = head, rows
+    clients = source(tab, "clients")
+    lengths = {"curves": 6, "own": 6, "tau": 6, "timeline": 2} | dict.fromkeys(
+        ("dots", "labels", "alpha", "map", "heat"), 20
+    )
+    assert {name: len(rows) for name, (_, rows) in shown.items()} == lengths
+    k = clients["id"].index(7)
+    r, acc, x, y = (f"{clients[c][k]:.{digits}f}" for c, digits in (("r", 1), ("acc", 1), ("ex", 2), ("ey", 2)))
+    assert ["7", r, acc, "7"] in shown["dots"][1]
+    assert ["7", *(["0"] * 7), "60", "40", "0"] in shown["labels"][1]
+    assert ["7", x, y] in [row[:3] for row in shown["map"][1]]
+    assert shown["labels"][0] == ["client", *(f"label {g} %" for g in range(10))]
+    # They are renewed with their charts: here the chart of the client in the card.
+    first = tab.locator("#table-own td").all_inner_texts()
+    tab.locator("#clients tbody tr").last.focus()
+    tab.wait_for_function(
+        "old => [...document.querySelectorAll('#table-own td')].map(e => e.textContent) != old", arg=",".join(first)
+    )
+    tab.locator("#filter").select_option("fifth:4")
+    assert tab.locator("#table-dots tr").count() == 5
+    tab.locator("#filter").select_option("all")
+    for summary in tab.locator("main summary").all():
+        summary.press("Enter")
+    tab.wait_for_function("!document.querySelector('main details .tbl')")
+    tab.locator("#evaluation").fill("3")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -81,11 +81,12 @@ function joined(r) {
   const found = r.newcomers.map(n => [n.rule, n.clients, ...ks.map(k => num(nan(n.after.find(a => a[0] === k)?.[1]) / 100)), num(nan(n.others) / 100)]);
   $("newcomers").replaceChildren(line(["tested", "newcomers", ...ks.map(k => k === 0 ? "on arrival" : `after ${amount(k, "round")}`), "trained in"], "th"), ...found.map(f => line(f, "td")));
 }
-function keyOf(who) {
-  const groups = Math.min(10, who.classes || 0), per = (who.classes || 1) / (groups || 1);
-  return Array.from({length: groups}, (_, g) => { const s = node("span", "", {className: "key"}), i = node("i"); i.style.background = LABELS[theme()][g];
-    const first = Math.ceil(g * per), last = Math.ceil((g + 1) * per) - 1; s.append(i, first === last ? `label ${first}` : `${first}–${last}`); return s; });
+// The labels that share a colour.
+function groups(who) {
+  const n = Math.min(10, who.classes || 0), per = (who.classes || 1) / (n || 1);
+  return Array.from({length: n}, (_, g) => { const first = Math.ceil(g * per), last = Math.ceil((g + 1) * per) - 1; return first === last ? `label ${first}` : `${first}–${last}`; });
 }
+const keyOf = who => groups(who).map((name, g) => { const s = node("span", "", {className: "key"}), i = node("i"); i.style.background = LABELS[theme()][g]; s.append(i, name); return s; });
 function learning() {
   const lines = [], bands = [], points = [], [name, unit] = AXES[S.against];
   for (const method of METHODS.filter(m => !S.off.includes(m))) {
@@ -101,7 +102,7 @@ function learning() {
   set("bands", bands.length ? table(bands) : {xs: [], ys: [], colour: []});
   set("points", points.length ? table(points) : {x: [], y: [], name: [], colour: [], marker: [], of: [], shown: []});
   model("curves").below[0].axis_label = name; model("curves").below[0].ticker.min_interval = S.against === "round" ? 1 : 0;
-  details();
+  tables();
 }
 function cosines(r) {
   const ms = r.network.matrices, round = at(r).round ?? Infinity, m = ms.findLast(x => x.round <= round) || ms[0], n = r.network.clients.length;
@@ -134,8 +135,9 @@ function near(id, count = 3) {
   const ids = r.network.clients.map(k => people[r.people].id[k]), a = ids.indexOf(id); if (a < 0) return [];
   return [...cosines(r)[0][a]].map((v, b) => [v, ids[b]]).filter(x => x[1] !== id).sort((x, y) => y[0] - x[0]).slice(0, count);
 }
+const nearest = id => near(id).map(x => `${called(x[1])} (${num(x[0], 2)})`).join(", ") || "–";
 function owned(k) {
-  const who = people[run().people], counts = who.labels[k] || [], total = counts.reduce((a, b) => a + b, 0), names = [...$("key").children].map(e => e.textContent.replace("label ", ""));
+  const who = people[run().people], counts = who.labels[k] || [], total = counts.reduce((a, b) => a + b, 0), names = groups(who).map(name => name.replace("label ", ""));
   return counts.map((n, g) => [n, names[g]]).filter(x => x[0] > 0).sort((a, b) => b[0] - a[0]).map(([n, name]) => `${name} (${num(100 * n / total, 0)}%)`).join(", ") || "not known";
 }
 function ring() {
@@ -147,12 +149,13 @@ function ring() {
   set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
   for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
   $("card-id").textContent = shown ? shown.id + (row ? "" : ", the one served worst") : "";
-  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, received: size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: near(shown.id).map(x => `${called(x[1])} (${num(x[0], 2)})`).join(", ") || "–"} : {})} : {};
+  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, received: size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: nearest(shown.id)} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
     return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });
   model("own").visible = lines.length > 0;
   set("own-lines", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: []});
+  if ($("table-own").open) tables();
 }
 const COLUMNS = [["client","id",0],["name","name"],["capacity %","r",1],["width","width"],["rows","n",0],["main label","main",0],["accuracy %","acc",1],["loss","loss",3],["α","alpha",2],["rounds trained","trained",0],["received","bytes"],["refused or absent","events",0]];
 const cell = (row, [, key, digits]) => key === "bytes" ? size(row.bytes) : digits === undefined ? row[key] : num(row[key], digits);
@@ -169,15 +172,32 @@ function list() {
 }
 const eval_width = w => { const [a, b = 1] = String(w).split("/"); return a / b; };
 const csv = () => [columns().map(c => c[0]), ...[...$("clients").tBodies[0].rows].map(tr => [...tr.cells].map(td => td.textContent))].map(r => r.map(v => /[",\n]/.test(v) ? `"${v.replaceAll('"', '""')}"` : v).join(",")).join("\n") + "\n";
-function details() {
-  const r = run();
-  const tables = {
-    curves: () => [["method", AXES[S.against][0], "accuracy %"], ...(p => p.x.map((x, k) => [p.name[k], p.shown[k], num(p.y[k])]))(plain("points"))],
-    heat: () => [["client", "nearest clients (cosine)"], ...(r.network?.clients || []).map(k => people[r.people].id[k]).map(id => [called(id), near(id).map(x => `${called(x[1])} (${num(x[0], 2)})`).join(", ")])],
-    tau: () => [["round", ...(r.network?.layers || [])], ...(r.network?.tau || []).map(t => [t[0], ...t[1].map(v => num(v, 3))])],
-    timeline: () => [["round", "client", "what", "why"], ...(p => p.x.map((x, k) => [x, p.who[k], p.kind[k], p.reason[k]]))(plain("events"))]};
-  for (const d of document.querySelectorAll("details[data-table]")) { const fill = () => { if (!d.open) return; const [head, ...body] = tables[d.dataset.table](), t = node("table"), tr = node("tr");
-    tr.append(...head.map(h => node("th", h, {scope: "col"}))); t.append(tr, ...body.map(b => { const q = node("tr"); q.append(...b.map(v => node("td", v))); return q; })); d.querySelector(".tbl")?.remove(); const box = node("div", "", {className: "tbl", tabIndex: 0}); box.append(t); d.append(box); }; d.ontoggle = fill; fill(); }
+// What a screen reader gets of each chart: its heads, and its rows.
+const TABLES = {
+  curves: () => [["method", AXES[S.against][0], "accuracy %"], each("points", (p, k) => [p.name[k], p.shown[k], num(p.y[k])])],
+  own: () => [["method", "round", "accuracy %"], points("own-lines", 1)],
+  dots: () => [["client", "capacity %", "accuracy %", "main label"], order.map(x => [called(x.id), num(x.r), num(x.acc), x.main ?? "–"])],
+  labels: () => { const names = groups(people[run().people]); return [["client", ...names.map(n => `${n} %`)], [...order].sort((x, y) => x.rank - y.rank).map(x => [called(x.id), ...names.map((_, g) => num(x["c" + g], 0))])]; },
+  alpha: () => [["client", "capacity %", "chosen α"], order.map(x => [called(x.id), num(x.r), num(x.alpha, 2)])],
+  map: () => [["client", "first direction", "second direction", "nearest clients (cosine)"], order.map(x => [called(x.id), num(x.ex, 2), num(x.ey, 2), nearest(x.id)])],
+  heat: () => [["client", "nearest clients (cosine)"], run().network.clients.map(k => people[run().people].id[k]).map(id => [called(id), nearest(id)])],
+  tau: () => [["layer", "round", "τ"], points("taus", 3)],
+  timeline: () => [["round", "client", "what", "why"], each("events", (p, k) => [p.x[k], p.who[k], p.kind[k], p.reason[k]])]};
+const each = (name, row) => { const p = plain(name); return Array.from(p[Object.keys(p)[0]], (_, k) => row(p, k)); };
+const points = (name, digits) => each(name, (p, k) => Array.from(p.xs[k], (x, i) => [p.name[k], x, num(p.ys[k][i], digits)])).flat();
+function tables() {
+  for (const d of document.querySelectorAll("details[data-table]")) {
+    d.querySelector(".tbl")?.remove(); if (!d.open) continue;
+    const [head, body] = TABLES[d.dataset.table](), t = node("table"), top = node("tr"), box = node("div", "", {className: "tbl", tabIndex: 0});
+    top.append(...head.map(h => node("th", h, {scope: "col"}))); t.append(top, ...body.map(b => { const q = node("tr"); q.append(...b.map(v => node("td", v))); return q; }));
+    t.setAttribute("aria-label", d.parentElement.querySelector("h2").textContent); box.append(t); d.append(box);
+  }
+}
+function describe() {
+  for (const f of doc.roots()) { const box = document.querySelector(`[data-root-id="${f.id}"]`), section = box.closest("section"), d = node("details", "", {id: `table-${f.name}`, ontoggle: tables});
+    if (!TABLES[f.name]) throw new Error(`the chart ${f.name} has no table`);
+    d.dataset.table = f.name; d.append(node("summary", "as a table")); box.after(d);
+    box.setAttribute("role", "img"); box.setAttribute("aria-label", `${section.querySelector("h2").textContent}: ${section.querySelector(".how").textContent}`); box.setAttribute("aria-details", d.id); }
 }
 const plain = name => { const d = model(name).data; return d instanceof Map ? Object.fromEntries(d) : d; };
 function paint() {
@@ -224,7 +244,7 @@ function wire() {
   body.onkeydown = e => { if (e.key === "Enter" || e.key === " ") { pick(id(e)); e.preventDefault(); } const to = {ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling"}[e.key]; if (to) { e.target.closest("tr")[to]?.focus(); e.preventDefault(); } };
   $("copy").onclick = async () => { const text = csv(); try { await navigator.clipboard.writeText(text); } catch { const t = node("textarea", text); document.body.append(t); t.select(); document.execCommand("copy"); t.remove(); } $("copy").textContent = "copied"; window.pa3dfl.copied = text; setTimeout(() => { $("copy").textContent = "copy as CSV"; }, 2000); };
   model("clients").selected.change.connect(() => { const chosen = model("clients").selected.indices; if (chosen.length === 1 && order[chosen[0]].id !== S.picked) { S.picked = order[chosen[0]].id; keep(); ring(); } });
-  for (const f of document.querySelectorAll("section")) { const box = f.querySelector("[data-root-id]"); if (box) { box.setAttribute("role", "img"); box.setAttribute("aria-label", `${f.querySelector("h2").textContent}: ${f.querySelector(".how").textContent}`); } }
+  describe();
   const age = () => { const s = Date.now() / 1000 - PAGE.written; $("age").textContent = `Written ${s < 90 ? Math.max(0, Math.round(s)) + " s" : s < 5400 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " days"} ago, ${new Date(PAGE.written * 1000).toLocaleString("en-GB")}.` + (PAGE.running ? " The run goes on: this page reloads itself." : ""); };
   age(); setInterval(age, 10000); if (PAGE.running) setTimeout(() => location.reload(), PAGE.reload * 1000);
 }
