@@ -36,7 +36,7 @@ def page(runs: Sequence[RunData], shown: dict[str, Any], headline: Sequence[str]
         foot=foot(runs, shown["runs"]),
         data=deflated(json.dumps(shown | facts, separators=(",", ":"))),
         library=library(),
-        glue=deflated('Bokeh.set_log_level("error");\n' + script + "\n" + asset("page.js")),
+        glue=deflated("\n".join(['Bokeh.set_log_level("error");', script, asset("tables.js"), asset("page.js")])),
     )
 
 
