@@ -38,12 +38,15 @@ class Tape(TorchDispatchMode):
         names = [*self._inputs, *(self._names[t] for t in self._constants)]
         returned = ", ".join(self._names[t] for t in outputs)
         lines = [f"def replay({', '.join(f'{n}: Tensor' for n in names)}):", *self._lines, f"return ({returned},)\n"]
-        run, constants = torch.jit.CompilationUnit("\n    ".join(lines)).replay, tuple(self._constants)
+        run = torch.jit.CompilationUnit("\n    ".join(lines)).replay
+        constants = tuple(t.detach() for t in self._constants)
 
         def replay(*inputs: Tensor) -> Results:
-            # Not optimised: the optimiser splits a product with bias, which then rounds twice.
-            with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined, unused-ignore]
-                results: Results = run(*inputs, *constants)
+            # With gradients, because oneDNN's LSTM keeps only then what its backward pass needs; detached, so that no
+            # graph is built. Not optimised: the optimiser splits a product with bias, which then rounds twice.
+            detached = (t.detach() for t in inputs)
+            with torch.enable_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined, unused-ignore]
+                results: Results = run(*detached, *constants)
                 return results
 
         return replay

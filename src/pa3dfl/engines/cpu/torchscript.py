@@ -11,6 +11,7 @@ this module and `tape.py` when a PyTorch release that the project supports has n
 """
 
 import os
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -67,19 +68,19 @@ class Step:
         try:
             self.replay = tape.replay(results)
         except Exception as e:  # a user's network or method may raise anything
-            self.tell(str(e) or repr(e))
+            self.tell(reason(e))
         return results
 
     def _prove(self, replay: Callable[..., Results], results: Results, *inputs: Tensor) -> None:
         try:
             pairs = zip(results, replay(*inputs), strict=True)
             self.proven = all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
-            reason = "the replay differs from the original step"
+            why = "the replay differs from the original step"
         except Exception as e:
-            reason = str(e) or repr(e)
+            why = reason(e)
         if not self.proven:
             self.replay = None
-            self.tell(reason)
+            self.tell(why)
 
 
 @dataclass
@@ -117,11 +118,19 @@ class TorchScriptSteps:
 
         return step
 
-    def _tell(self, name: str, reason: str) -> None:
+    def _tell(self, name: str, why: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            said = f"steps of {name} stay in Python, which is slower: {reason.strip().splitlines()[0][:150]}"
+            said = f"steps of {name} stay in Python, which gives the same results but is slower: {why[:200]}"
             log.warning(f"{said} (capturable = False in the method avoids this message)")
+
+
+def reason(e: Exception) -> str:
+    """What failed, in one line. TorchScript's interpreter says it at the end, below the operation."""
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()] or [repr(e)]
+    here = next((i for i, line in enumerate(lines) if "<--- HERE" in line), 0)
+    operation = re.search(r"torch\.ops\.([\w.]+)", lines[here - 1]) if here else None
+    return f"{operation[1]}: {lines[-1]}" if operation else lines[0]
 
 
 def form(tree: Tree) -> Hashable:
