@@ -28,6 +28,7 @@ from pa3dfl.deploy.task_runner import Link, lead, reply
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 POLL_SECONDS = 0.25
+REFUSALS = 3
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 Work = Callable[[Link, str, Task], None]
@@ -40,6 +41,7 @@ def run(link: Link, secret: bytes, work: Work) -> None:
     wanted = AcquireTaskRequest(supported_task_types=list(TaskType))
     signed = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE])
     client = link.client("SuperExec", signed)
+    refused = 0
     while True:
         reap()
         try:
@@ -48,10 +50,14 @@ def run(link: Link, secret: bytes, work: Work) -> None:
             time.sleep(interval)
             continue
         except httpx.HTTPStatusError as e:
-            if e.response.is_server_error:  # its disk is full, for example: the running task must not end with us
+            # Its disk is full, for example, or its clock was set between our signature and its look at it: the running
+            # task must not end with us.
+            refused += not e.response.is_server_error
+            if refused < REFUSALS:
                 time.sleep(interval)
                 continue
             raise UserError(f"{link.address} refused the executor ({e.response.status_code}): restart both") from None
+        refused = 0
         if got.token:
             fork(lambda: work(link, got.token, got.task))  # noqa: B023  (runs at once)
         else:
