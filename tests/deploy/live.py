@@ -29,7 +29,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 class Live:
     def __init__(self, folder: Path, capacities: list[str], **options: Any) -> None:
-        self.folder, self.capacities, self.deployment = folder, capacities, DeploymentFolder(folder / "site")
+        self.folder, self.capacities, self.deployment = folder, list(capacities), DeploymentFolder(folder / "site")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = dict(ENVIRONMENT)
         write_data(folder, len(capacities), rows=40 * len(capacities))
