@@ -6,7 +6,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: `make test` runs 
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from pa3dfl.core.errors import Interrupted
 from pa3dfl.core.randomness import numpy_generator
 from pa3dfl.core.tree import Tree, wire
 from pa3dfl.data import Arrays
-from pa3dfl.engines import Round, local
+from pa3dfl.engines import Engine, Round, local
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Update, assembly
@@ -53,11 +55,31 @@ TINY: dict[str, Any] = {
 """Options of a short run on the file `data`."""
 
 
+@contextmanager
+def stopped_in(monkeypatch: pytest.MonkeyPatch, engine: type[Engine], work: str, rnd: int) -> Iterator[None]:
+    """Within the block, Ctrl-C comes when an engine begins this work (`train`, `evaluate`) of the round."""
+    real = getattr(engine, work)
+
+    def stopping(self: Engine, given: Round, *rest: Any) -> Any:
+        if given.number == rnd:
+            raise KeyboardInterrupt
+        return real(self, given, *rest)
+
+    with monkeypatch.context() as m:
+        m.setattr(engine, work, stopping)
+        with pytest.raises(Interrupted):
+            yield
+
+
+def write_data(folder: Path, rows: int = 240) -> str:
+    arrays = make_arrays(rows)
+    np.savez(folder / "tiny.npz", x=arrays.x, y=arrays.y)
+    return str(folder / "tiny.npz")
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    arrays = make_arrays(240)
-    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
-    return str(tmp_path / "tiny.npz")
+    return write_data(tmp_path)
 
 
 def build(method: Method, arrays: Arrays | None = None, **given: Any) -> Task:

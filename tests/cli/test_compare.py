@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from conftest import make_arrays
 from pa3dfl.cli import main
 from pa3dfl.experiments import api
 from pa3dfl.runs import average, find_runs
@@ -19,10 +17,8 @@ TINY = [
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> list[str]:
-    arrays = make_arrays(240)
-    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
-    return ["compare", *TINY, "--data", str(tmp_path / "tiny.npz"), "--out", str(tmp_path / "all")]
+def words(data: str, tmp_path: Path) -> list[str]:
+    return ["compare", *TINY, "--data", data, "--out", str(tmp_path / "all")]
 
 
 def test_one_record_per_method(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

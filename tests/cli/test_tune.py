@@ -5,11 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-from conftest import make_arrays
+from conftest import write_data
 from pa3dfl.cli import main
 from pa3dfl.experiments import api
 
@@ -37,8 +36,7 @@ class Failing(FedAvg):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    arrays = make_arrays(240)
-    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
+    write_data(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path

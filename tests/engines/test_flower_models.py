@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,9 +13,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 from flwr.app import Message
 
 import pa3dfl
-from conftest import make_arrays
-from pa3dfl.core.errors import Interrupted, UserError
-from pa3dfl.engines import Round
+from conftest import stopped_in, write_data
+from pa3dfl.core.errors import UserError
 from pa3dfl.engines.flower import simulation
 from pa3dfl.engines.flower.engine import Flower, content, record
 from pa3dfl.engines.flower.node import answer
@@ -67,9 +65,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    arrays, path = make_arrays(240), tmp_path_factory.mktemp("data") / "tiny.npz"
-    np.savez(path, x=arrays.x, y=arrays.y)
-    return str(path)
+    return write_data(tmp_path_factory.mktemp("data"))
 
 
 def run(data: str, out: Path, **given: Any) -> Path:
@@ -112,17 +108,9 @@ def test_the_best_states_outlive_later_rounds(data: str, tmp_path: Path) -> None
 
 def test_the_best_states_outlive_a_stop(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"method": "ditto", "rounds": 8, "per_round": 6, "eval_every": 2, "lr": 1e-12}
-    train = Flower.train
 
-    def stopping(self: Flower, work: Round, *rest: Any) -> Any:
-        if work.number == 7:
-            raise KeyboardInterrupt
-        return train(self, work, *rest)
-
-    with monkeypatch.context() as m:
-        m.setattr(Flower, "train", stopping)
-        with pytest.raises(Interrupted):
-            run(data, tmp_path / "run", **said)
+    with stopped_in(monkeypatch, Flower, "train", 7):
+        run(data, tmp_path / "run", **said)
     api.resume(tmp_path / "run")
     assert {m.round for m in models(tmp_path / "run").values()} == {2}
 

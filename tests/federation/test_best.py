@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from conftest import make_arrays
-from pa3dfl.core.errors import Interrupted, UserError
+from conftest import stopped_in, write_data
+from pa3dfl.core.errors import UserError
 from pa3dfl.data import load
-from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
 from pa3dfl.federation.checkpoint import Checkpoints
@@ -27,9 +25,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    arrays, path = make_arrays(240), tmp_path_factory.mktemp("data") / "tiny.npz"
-    np.savez(path, x=arrays.x, y=arrays.y)
-    return str(path)
+    return write_data(tmp_path_factory.mktemp("data"))
 
 
 def run(data: str, out: Path, **given: Any) -> Path:
@@ -96,17 +92,8 @@ def test_a_resumed_run_keeps_the_same_best_states(
     method: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, path = run(data, tmp_path / "whole", method=method), tmp_path / "stopped"
-    evaluate = Sequential.evaluate
-
-    def stopping(self: Sequential, work: Round, *rest: Any) -> Any:
-        if work.number == 2:
-            raise KeyboardInterrupt
-        return evaluate(self, work, *rest)
-
-    with monkeypatch.context() as m:
-        m.setattr(Sequential, "evaluate", stopping)
-        with pytest.raises(Interrupted):
-            run(data, path, method=method)
+    with stopped_in(monkeypatch, Sequential, "evaluate", 2):
+        run(data, path, method=method)
     api.resume(path)
     a, b = (Checkpoints(p / "checkpoints") for p in (whole, path))
     assert a.facts() is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_arrays, on_task
+from conftest import make_arrays, on_task, write_data
 from pa3dfl import methods
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.options.newcomers import newcomers
@@ -140,12 +140,6 @@ def test_settle_finds_the_embedding_that_generated_the_parameters(attention: boo
     assert sum(float((far[k] - target[k]).abs().sum()) for k in target) > 1e-2
 
 
-def write(tmp_path: Path) -> str:
-    arrays = make_arrays(240)
-    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
-    return str(tmp_path / "tiny.npz")
-
-
 class StopsAt(Sequential):
     def __init__(self, n: int) -> None:
         self.left = n
@@ -159,7 +153,7 @@ class StopsAt(Sequential):
 
 @pytest.mark.parametrize("name", ["pa3dfl", "ditto"])
 def test_a_stop_while_they_join_costs_one_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = TINY | {"data": write(tmp_path), "method": name, "engine": "sequential"}
+    given = TINY | {"data": write_data(tmp_path), "method": name, "engine": "sequential"}
     given |= {"hidden": 8} if name == "pa3dfl" else {}
     api.run(**given, out=str(tmp_path / "whole"))
     # 2·2 trained, 4 tested; then 2 tested at arrival, 2 trained and 2 tested in each of two rounds.
@@ -184,7 +178,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_files_name_the_newcomers_and_their_scores(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    api.run(**TINY, data=write(tmp_path), method="fedavg", out=str(out))
+    api.run(**TINY, data=write_data(tmp_path), method="fedavg", out=str(out))
     clients = {int(row["client"]): row for row in read(out / "clients.csv")}
     assert [i for i, row in clients.items() if row["newcomer"] == "1"] == [1, 4]
     assert all((row["test_accuracy"] == "") == (i in (1, 4)) for i, row in clients.items())

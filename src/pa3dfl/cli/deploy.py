@@ -132,7 +132,7 @@ def train(argv: list[str]) -> None:
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run")
     parser.add_argument(
-        "--join", action="store_true", help="after training: give nodes that are new a model; the others do nothing"
+        "--join", action="store_true", help="after training: give new nodes a model; the others do nothing"
     )
     parser.add_argument(
         "--wait-for", default="0", metavar="N", help="number of nodes to wait for [all; with --join one new node]"

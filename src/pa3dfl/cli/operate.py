@@ -1,4 +1,4 @@
-"""The commands `pa3dfl deploy …` with which a deployment is watched and looked after."""
+"""The commands `pa3dfl deploy …` that watch and maintain a deployment."""
 
 import json
 from argparse import Namespace
@@ -42,7 +42,7 @@ def status(argv: list[str]) -> None:
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:
-    """A status for people, without its table of nodes."""
+    """A status as text, without its table of nodes."""
     from pa3dfl.core.progress import duration
     from pa3dfl.core.words import counted
 
@@ -90,7 +90,7 @@ def revoke(argv: list[str]) -> None:
 
 
 def rotate_key(argv: list[str]) -> None:
-    parser = Parser("pa3dfl deploy rotate-key", description="Give a node a new key; the old one is worth nothing then.")
+    parser = Parser("pa3dfl deploy rotate-key", description="Give a node a new key; the old one is no longer accepted.")
     args = _parse_node(parser, argv)
     from pa3dfl.deploy.membership import rotate
 
@@ -104,6 +104,7 @@ def _parse_node(parser: Parser, argv: list[str]) -> Namespace:
 
 
 def say(lines: Iterable[str]) -> None:
+    """Print each line when it is known. The server runs `register` too: the prefix tells its lines from Flower's."""
     for line in lines:
         print(f"pa3dfl: {line}", flush=True)
 

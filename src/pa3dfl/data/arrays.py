@@ -11,7 +11,7 @@ UNKNOWN = -1
 """The label of a row that is to be predicted and has none."""
 
 Coding = Mapping[str, Any]
-"""How a reader made numbers of names, categories and characters; JSON, so that a model's card can hold it."""
+"""How a reader turned names, categories and characters into numbers; JSON, so that a model's card can hold it."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Arrays:
     classes: int
     client: np.ndarray | None = None  # int64 (N,), who owns each row, 0..clients-1
     names: tuple[str, ...] = ()
-    """What the data calls its clients, by number."""
+    """The clients' names in the data, by number."""
     part: np.ndarray | None = None
     """int8 (N,), TRAIN, VAL or TEST, where the data says so itself. Without a VAL it is drawn from TRAIN."""
     coding: Coding = field(default_factory=dict)
-    """Further files are read alike with it. Empty: they hold the numbers themselves."""
+    """How to read further files in the same way. Empty: files hold the numbers themselves."""
 
 
 @dataclass(frozen=True)

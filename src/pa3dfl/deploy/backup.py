@@ -18,7 +18,7 @@ from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.federation.checkpoint import CURRENT
 from pa3dfl.runs.format import RunDirectory
 
-# Of one server process (flower, train.lock, ticket), or of others than the server (nodes: their private keys).
+# What belongs to one server process (flower, train.lock, ticket), or to the nodes (their private keys).
 LEFT_OUT = ("nodes", "flower", "train.lock", "ticket")
 DATABASE = "superlink.db"
 UNPACKING = ".restore-"
@@ -41,7 +41,7 @@ def backup(deployment: DeploymentFolder, file: Path) -> int:
             part.replace(file)
     except (OSError, sqlite3.Error) as e:
         part.unlink(missing_ok=True)
-        raise UserError(f"{file} could not be written ({e}): choose a place with room that you may write to") from None
+        raise UserError(f"{file} could not be written ({e}): choose a writable folder with free space") from None
     return size
 
 
@@ -58,7 +58,7 @@ def restore(file: Path, deployment: DeploymentFolder) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             for killed in folder.iterdir():
                 shutil.rmtree(killed)
-            # Within the folder, which may be a disk of its own.
+            # Within the folder, because it may be on another disk.
             with tempfile.TemporaryDirectory(dir=folder, prefix=UNPACKING) as temporary:
                 archive.extractall(temporary, filter="data")
                 folder.chmod(Path(temporary).stat().st_mode)
@@ -89,7 +89,7 @@ def _link_site(deployment: DeploymentFolder, copy: Path) -> None:
     else:
         raise UserError(f"{deployment.run} changes all the time: make the backup between two trainings")
     database = deployment.path / DATABASE
-    if database.exists():  # changed in place: copied by SQLite, which waits for a moment between two transactions
+    if database.exists():  # changed in place: SQLite copies it between two transactions
         with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy / DATABASE)) as target:
             source.backup(target)
 

@@ -1,8 +1,8 @@
-"""The time by which Flower's programs compare: one for a whole deployment, without jumps.
+"""The time that Flower's programs use: one for a whole deployment, without jumps.
 
-Flower 1.41 decides by the wall clock when messages and tasks expire, who is there, and how old a signature is. Here it
-gets the wall clock of the server's start plus the time that has passed. Nodes whose signature is refused take the
-server's time over (supernode.py). Delete this file and its uses when Flower measures by a clock that nobody sets.
+By the wall clock, Flower 1.41 decides when messages and tasks expire, which nodes are online, and how old a signature
+is. Here Flower gets the wall clock of the server's start plus the time that has passed since. A node whose signature is
+refused adopts the server's time (supernode.py). Delete this file and its uses when Flower uses a monotonic clock.
 """
 
 import datetime
@@ -21,11 +21,11 @@ from pa3dfl.deploy.access import App, Receive, Scope, Send
 
 SECONDS = 2.0
 MOST_SECONDS = 86400.0
-"""A server that was taken over must not collect a node's signatures for times that are far away."""
+"""Limits the times for which a server that was taken over could collect a node's signatures."""
 
 
 def make(home: Path) -> None:
-    """For all programs with this home folder. A new file: programs that still run keep the old one."""
+    """Make the clock of all programs with this home folder, in a new file: running programs keep the old one."""
     part = home / "clock.part"
     part.write_bytes(bytes(8))
     part.replace(home / "clock")
@@ -33,19 +33,19 @@ def make(home: Path) -> None:
 
 
 class Clock:
-    """A time that programs share: a file has its distance to the machine's uptime."""
+    """A time that programs share: a file holds its distance to the machine's uptime."""
 
     def __init__(self, home: Path) -> None:
         with (home / "clock").open("r+b") as f:
             self._distance = memoryview(mmap.mmap(f.fileno(), 8)).cast("d")
 
     def start(self) -> "Clock":
-        """From the wall clock."""
+        """Set it by the wall clock."""
         self._distance[0] = time.time() - uptime()
         return self
 
     def use(self) -> "Clock":
-        """For all that Flower compares in this process: its `now` asks `datetime.datetime` for the time."""
+        """Make Flower use this clock in this process: its function `now` reads `datetime.datetime`."""
         date.datetime = SimpleNamespace(datetime=self, UTC=datetime.UTC)  # type: ignore[assignment, attr-defined]
         return self
 
@@ -53,7 +53,7 @@ class Clock:
         return datetime.datetime.fromtimestamp(self._distance[0] + uptime(), tz)
 
     def follow(self, server: str) -> bool:
-        """Take over the server's time, the `Date` of a response; False if it is ours already or too far away."""
+        """Adopt the server's time, the `Date` of a response; False if this clock agrees or is too far away."""
         try:
             ahead = (parsedate_to_datetime(server) - self.now()).total_seconds()
         except (ValueError, TypeError, OverflowError):
@@ -69,12 +69,12 @@ class Clock:
 
 
 def uptime() -> float:
-    """Seconds since the machine's start; on Linux with those in which it slept."""
+    """Seconds since the machine's start; on Linux including suspended time."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Dated:
-    """The outermost middleware: every response says the time."""
+    """The outermost middleware: it adds the time to every response."""
 
     def __init__(self, app: App) -> None:
         self.app = app

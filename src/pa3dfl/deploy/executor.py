@@ -50,8 +50,7 @@ def run(link: Link, secret: bytes, work: Work) -> None:
             time.sleep(interval)
             continue
         except httpx.HTTPStatusError as e:
-            # Its disk is full, for example, or its clock was set between our signature and its look at it: the running
-            # task must not end with us.
+            # The disk may be full, or the clock was set after the request was signed: a running task must not end here.
             refused += not e.response.is_server_error
             if refused < REFUSALS:
                 time.sleep(interval)

@@ -78,7 +78,7 @@ class DeploymentFolder:
 
     @property
     def token(self) -> Path:
-        """Its readers may start trainings and register nodes."""
+        """The token. Whoever can read it may start trainings and register nodes."""
         return self.path / "token"
 
     def settings(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def dial(host: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Flower starts its programs by name: put those of this Python first in PATH."""
+    """The environment for Flower, which starts its programs by name: those of this Python come first in PATH."""
     here = str(Path(sys.executable).parent)
     return os.environ | {
         "PATH": here + os.pathsep + os.environ.get("PATH", ""),

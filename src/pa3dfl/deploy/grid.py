@@ -1,4 +1,4 @@
-"""Flower's grid, but an answer that is still being uploaded does not hold up the others.
+"""Flower's grid, but an answer that is still being uploaded does not delay the others.
 
 In Flower 1.41 `pull_messages` waits for the objects of every answer that has begun to arrive. If a node dies while it
 uploads, that takes three minutes; a malicious node can make it hours. This grid fetches such an answer later.
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass
 class Arriving:
-    """An answer, and those of its objects that have arrived."""
+    """An answer, with the objects of it that have arrived."""
 
     message: MessageProto
     names: list[str]
@@ -37,7 +37,7 @@ class Arriving:
 
     @property
     def about(self) -> str:
-        """The message that is answered."""
+        """The id of the message that it answers."""
         return str(self.message.metadata.reply_to_message_id)
 
     @property

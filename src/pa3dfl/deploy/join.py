@@ -1,4 +1,4 @@
-"""Nodes that join after the last round: each gets a model of its own, and the others get no order at all."""
+"""Nodes that join after the last round: each gets a model of its own; the other nodes get no orders."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from pa3dfl.runs.metrics import mean
 def arrivals(
     registry: ClientRegistry, task: Task, directory: RunDirectory, rounds: int, wanted: int, patience: float
 ) -> Task:
-    """Wait for nodes that the run does not know yet; the task with them as newcomers, the only ones with data.
+    """Wait for nodes that the run does not know yet; return the task with them as newcomers, the only ones with data.
 
     A node whose joining was interrupted counts as new.
     """

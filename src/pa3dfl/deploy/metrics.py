@@ -20,7 +20,7 @@ def check_installed() -> None:
 
 
 def serve_metrics(deployment: DeploymentFolder, port: int) -> None:
-    """Answer Prometheus from a thread of this process, with what the status is at that moment."""
+    """Answer Prometheus from a thread of this process, with the status at that time."""
     from prometheus_client import start_http_server
     from prometheus_client.registry import CollectorRegistry
 
@@ -34,7 +34,7 @@ class StatusCollector:
         self.deployment = deployment
 
     def describe(self) -> list["Metric"]:
-        """Nothing: the server need not answer yet when this is registered."""
+        """Nothing: the server may not answer yet when this is registered."""
         return []
 
     def collect(self) -> Iterable["Metric"]:
@@ -45,7 +45,7 @@ class StatusCollector:
 
 
 def metrics(now: Status) -> Iterable["Metric"]:
-    """Of values that are not known yet there is no sample."""
+    """Values that are not known yet have no sample."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     yield gauge("up", "Whether the status could be read", 1)

@@ -46,7 +46,7 @@ def on_message(message: Message, context: Context) -> Message:
 
 
 def say(text: str) -> None:
-    """The text may come from the server."""
+    """Log a text, cut to a limit: it may come from the server."""
     log.info(text[:1000])
 
 
@@ -90,7 +90,7 @@ class RealNode:
         } | self.present(), b""
 
     def present(self) -> Facts:
-        """What may change between rounds."""
+        """The facts that may change between rounds."""
         parts = split_one(0, np.arange(len(self.arrays.y)), 0)  # the numbers are the same for every client and seed
         return {"sizes": [len(parts.train), len(parts.val), len(parts.test)], "capacity": str(self.node["capacity"])}
 
@@ -161,7 +161,7 @@ class RealNode:
         return max(found, key=lambda c: c["round"], default=None)
 
     def publish(self, order: Facts, card: dict[str, Any]) -> None:
-        """Make it the personal model of the node; its file is not moved."""
+        """Make this model the personal model of the node; its file is not moved."""
         file = (self.models(order) / card["file"]).relative_to(self.folder)
         write_card(self.folder, card | {"file": str(file)})
 

@@ -1,4 +1,4 @@
-"""What a node says of itself: once in full, and of what may change with every answer."""
+"""A node's description of itself: once complete, then with every answer the facts that may change."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,9 +25,9 @@ class Registration:
     bytes: bool
     histogram: list[list[int]] | None
     capacity: str = ""
-    """In the node's own words."""
+    """As the node gave it: a share or a budget."""
     newcomer: bool = False
-    """It came after the last round, and took no part in training."""
+    """Whether it came after the last round and took no part in training."""
 
     @property
     def share(self) -> Fraction:

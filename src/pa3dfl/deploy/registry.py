@@ -34,9 +34,9 @@ class ClientRegistry:
         self.admit: Callable[[int, Registration], str | None] | None = None
         """Called with the client number and the registration of a late node; returns None or why it is refused."""
         self.joining = False
-        """Whether late nodes come after the last round; there is then room for any number of them."""
+        """Whether late nodes come after the last round; then any number of them may join."""
         self.recount: Callable[[int, Sizes], None] = lambda i, sizes: None
-        """Called when a client has other numbers of rows than before."""
+        """Called when a client's numbers of rows have changed."""
         self.left: Callable[[int], bool] = lambda node: False
         """Whether a node is gone for good: its key was unregistered."""
         self._here: dict[int, Registration] = {}
@@ -105,7 +105,7 @@ class ClientRegistry:
         return {i: s.node for i, s in enumerate(self.registrations) if s is not None and s.node in online}
 
     def heard(self, client: int, facts: Facts) -> None:
-        """Take over what an answer says of its node."""
+        """Store the facts about its node that an answer brings."""
         registration = self.registrations[client]
         if registration is not None:
             self._renew(client, registration, sizes_of(facts), capacity_of(facts))
@@ -186,7 +186,7 @@ class ClientRegistry:
         self.say(f"{registration.name} came later and is client {i}{place}")
 
     def _renew(self, client: int, old: Registration, sizes: Sizes, capacity: str) -> None:
-        """A node may have other rows or another capacity than before. Its width stays until the next run."""
+        """Store changed numbers of rows and a changed capacity. The client's width stays until the next run."""
         if (old.sizes, old.capacity) == (sizes, capacity):
             return
         if old.sizes != sizes:

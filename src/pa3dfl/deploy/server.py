@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +18,7 @@ from flwr.serverapp import Grid
 
 from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.core.files import write_atomically
+from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.core.words import counted
 from pa3dfl.deploy.control_client import ControlClient
@@ -71,7 +71,7 @@ def redeem(deployment: DeploymentFolder, ticket: str) -> None:
 
 
 def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool, wanted: int, patience: float) -> str:
-    """Train, or with `joining` let new nodes join what was trained; returns what to say at the end."""
+    """Train, or with `joining` let new nodes join a finished training; returns the final message."""
     config = deployment_config(deployment)
     check_trackers(config.track)
     torch.set_num_threads(config.threads)
@@ -157,7 +157,7 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
 
 
 def left(deployment: DeploymentFolder, node: int) -> bool:
-    """Whether the key of a node that was registered is registered no more."""
+    """Whether the key of a registered node has been unregistered."""
     if deployment.settings()["insecure"]:
         return False
     try:
@@ -197,7 +197,7 @@ def locked(deployment: DeploymentFolder) -> Iterator[None]:
 
 
 def write_outcome(deployment: DeploymentFolder, ticket: str, ok: bool, line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    (log.info if ok else log.error)(line)
     text = json.dumps({"ticket": ticket, "ok": ok, "line": line[: OUTCOME_BYTES // 8]}).encode()
     with deployment.outcome.open("r+b" if deployment.outcome.exists() else "wb") as f:
         f.write(text.ljust(OUTCOME_BYTES - 1) + b"\n")

@@ -1,4 +1,4 @@
-"""The state of a deployment: its nodes, asked of the server, and its training, read from its files."""
+"""The state of a deployment: its nodes, as the server lists them, and its training, as its files record it."""
 
 import json
 import time
@@ -14,14 +14,14 @@ from pa3dfl.deploy.membership import key_names
 from pa3dfl.runs.format import RunDirectory
 
 RECENT = 20
-"""The time of a round is the mean of so many."""
+"""How many rounds the mean time of a round covers."""
 
 
 @dataclass(frozen=True)
 class Node:
     name: str
     state: str
-    """Flower's word: registered (never seen), online or offline."""
+    """Flower's state of the node: registered (never seen), online or offline."""
     client: int | None
     last_round: int | None
 
@@ -37,15 +37,15 @@ class Status:
     rounds_done: int
     rounds: int
     accuracy: float | None
-    """The latest."""
+    """The mean test accuracy at the last evaluation."""
     train_loss: float | None
     nodes: list[Node]
     missing: list[str]
-    """Who is not connected, or did not answer in the last round."""
+    """The nodes that are not connected, or did not answer in the last round."""
     rejected: list[str]
-    """Whose update was rejected in the last round."""
+    """The nodes whose update was rejected in the last round."""
     rejected_updates: int
-    """In this run."""
+    """All rejected updates of this run."""
     bytes_down: int
     bytes_up: int
     seconds_per_round: float | None
@@ -125,7 +125,7 @@ def seconds_left(records: Sequence[dict[str, Any]], rounds: int, eval_every: int
 
 
 def registrations(deployment: DeploymentFolder) -> dict[int, dict[str, Any]]:
-    """What the nodes of the current run said of themselves, by client number."""
+    """The registrations of the current run's nodes, by client number."""
     try:
         saved = json.loads(deployment.registrations.read_text())["registrations"]
     except (OSError, ValueError, KeyError):

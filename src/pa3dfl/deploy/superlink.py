@@ -85,7 +85,7 @@ def fleet_paths(app: Any) -> list[str]:
 def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
     # The database holds the tokens of running tasks: other users must not read it.
     umask = os.umask(0o077)
-    # SQLite waits so long for a lock: on a busy machine Flower's five seconds are not enough.
+    # How long SQLite waits for a lock: on a busy machine Flower's five seconds are not enough.
     sql_mixin.SQLITE_PRAGMAS += (("busy_timeout", "60000"),)  # type: ignore[attr-defined, assignment]
     make_clock(deployment.home())
     Clock(deployment.home()).use()
@@ -94,14 +94,8 @@ def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
         database.chmod(0o600)
     config = config_of(deployment, new_secret(secret_file), str(database))
     app = guarded(config, deployment.proxies())
-    executor = [
-        sys.executable,
-        "-m",
-        "pa3dfl.deploy.executor",
-        "server",
-        str(deployment.path.resolve()),
-        str(secret_file),
-    ]
+    folder = str(deployment.path.resolve())
+    executor = [sys.executable, "-m", "pa3dfl.deploy.executor", "server", folder, str(secret_file)]
     beside = [subprocess.Popen(supervised(executor), preexec_fn=die_with_parent, umask=umask)]
     if not config.insecure:
         register = [sys.executable, "-m", "pa3dfl.cli", "deploy", "register", str(deployment.path)]
@@ -122,7 +116,7 @@ def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
             timeout_graceful_shutdown=5,
             # Access control needs the address of the real peer, and Flower has no web sockets.
             proxy_headers=False,
-            date_header=False,  # ours is the time by which Flower compares
+            date_header=False,  # `Dated` adds it, from the deployment's clock
             ws="none",
         )
     finally:

@@ -1,9 +1,9 @@
 """Flower's SuperNode in a process that ends when the SuperNode fails: `python supernode.py …`.
 
-If the server refuses a request because of its time, it is signed again with the server's time.
+If the server refuses a request because of its time, the request is signed again with the server's time.
 
 In Flower 1.41 the process stays alive without doing anything if an error occurs after the first connection. This file
-imports only Flower, so that the process does not load PyTorch.
+does not import PyTorch, which would take memory.
 """
 
 import os

@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Linux only; elsewhere programs outlive a supervisor that is killed by SIGKILL."""
+    """On Linux, end this process when its parent ends. Elsewhere programs outlive a supervisor that is killed."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -76,6 +76,7 @@ def main(words: list[str]) -> int:
             if any(word.endswith("supernode.py") for word in program)
             else f"{' '.join(program[1:4])} ended with code {code}"
         )
+        # Not `core.logging`: this file imports only the standard library.
         print(f"pa3dfl: {said}; trying again", file=sys.stderr, flush=True)
         time.sleep(SECONDS)
         if not stopping:

@@ -1,4 +1,4 @@
-"""A network that stands alone: an ordinary module of one width, with weights, which knows nothing of this package."""
+"""A network for use without this package: an ordinary module of one width, with its weights."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pa3dfl.models.model import Model
 from pa3dfl.models.stacked import stack
 
-# How layers name the sizes that their weights decide: outputs, inputs.
+# The attributes in which layers hold the sizes of their weights: outputs, inputs.
 SIZES = (("out_features", "in_features"), ("out_channels", "in_channels"))
 
 

@@ -18,12 +18,12 @@ OF_KIND = {
     "texts": "a folder of .txt",
     "images": "a folder of images",
 }
-"""By kind of a coding, what it is of. A .npz holds the numbers themselves and goes with all."""
+"""For each kind of coding, the files that it describes. A .npz holds the numbers themselves and suits every coding."""
 EXPECTED = "a .npz, .csv or .parquet, LEAF's .json, or a folder of .json, .txt or images"
 
 
 def is_own(data: str) -> bool:
-    """Whether this looks like a path, not like a name."""
+    """Whether this looks like a path, not like the name of a data set."""
     return data.endswith(SUFFIXES) or os.path.isdir(data) or os.sep in data
 
 
@@ -37,7 +37,7 @@ def read(path: Path, columns: Columns, small: str) -> Arrays:
 
 
 def rows(path: Path, coding: Coding) -> Arrays:
-    """Rows to predict, read as the data was that the coding is of. Labels that are not there are UNKNOWN."""
+    """Rows to predict, coded like the data of the run. Missing labels are UNKNOWN."""
     reader, kind = _reader(path), coding.get("kind", "npz")
     name = reader.__name__.rpartition(".")[2]
     if reader is npz:

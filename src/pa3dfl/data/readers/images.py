@@ -15,7 +15,7 @@ SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", 
 
 
 def found(folder: Path) -> list[Path]:
-    """Relative to the folder, in order."""
+    """The images in a folder, as sorted paths relative to it."""
     return sorted(p.relative_to(folder) for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
 
 

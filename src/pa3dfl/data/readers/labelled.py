@@ -11,14 +11,14 @@ from pa3dfl.core.words import counted
 from pa3dfl.data.arrays import TEST, UNKNOWN, Arrays, Coding
 
 LEAST = 10
-"""Rows of a client: one to validate, one to test, and the others to train."""
+"""The fewest rows of a client: one to validate, one to test, and the others to train."""
 
 
 def labelled(
     path: Path, x: np.ndarray, y: Sequence[object], client: Sequence[object] | None, coding: Coding,
     part: np.ndarray | None = None,
 ) -> Arrays:  # fmt: skip
-    """Labels become 0..K-1 and clients 0..N-1, by rank. The coding is given all but the labels."""
+    """Number labels 0..K-1 and clients 0..N-1, by rank. `coding` is complete but for the labels."""
     names, rank = _ranked(y)
     if len(names) < 2:
         raise UserError(f"{path} has only the label {names[0]!r}: at least 2 classes are needed")
@@ -40,7 +40,7 @@ def labelled(
 
 
 def recognised(path: Path, x: np.ndarray, y: Sequence[object] | None, coding: Coding) -> Arrays:
-    """Rows with labels of the data that a model was trained on, or without labels."""
+    """Rows for a trained model, without labels or with labels that it knows."""
     place = {v: i for i, v in enumerate(coding["labels"])}
     for label in y or ():
         if label not in place:
@@ -68,7 +68,13 @@ def enough(arrays: Arrays, path: Path, small: str) -> Arrays:
         )
     if len(few) == len(rows):
         raise UserError(f"{path}: none of {counted(len(rows), 'client')} has {LEAST} rows: add rows")
-    mine = rows[arrays.client] >= LEAST
+    return of_clients(arrays, rows >= LEAST)
+
+
+def of_clients(arrays: Arrays, chosen: np.ndarray) -> Arrays:
+    """The rows of some of the clients, who are numbered anew; `chosen` says for each client whether it is one."""
+    assert arrays.client is not None
+    mine = chosen[arrays.client]
     kept, client = np.unique(arrays.client[mine], return_inverse=True)
     part = None if arrays.part is None else arrays.part[mine]
     names = tuple(arrays.names[i] for i in kept)

@@ -7,30 +7,30 @@ import re
 import xml.etree.ElementTree as ET
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from pa3dfl.data.arrays import Arrays, Columns
 from pa3dfl.data.readers import table
+from pa3dfl.data.readers.labelled import of_clients
 from pa3dfl.data.readers.published import reading
 from pa3dfl.data.readers.texts import CONTEXT, of_texts
 
 WINDOW = 128
-"""Moments of a window: 2.56 seconds at 50 a second. Windows do not overlap: no moment is both trained and tested on."""
+"""Time steps of a window: 2.56 seconds at 50 a second. Windows do not overlap, so that no time step is in two parts."""
 ACTIVITIES = 6
 """Walking on the level, upstairs, downstairs, sitting, standing, lying; transitions between them are left out."""
 
 SPEECH, EVERY = 1000, 10
-"""Characters of a speaker at least, and of how many characters one is a row."""
+"""The fewest characters of a speaker; one in so many characters is a row."""
 
 RATINGS = 100
-"""Of a lecturer, at least."""
+"""The fewest ratings of a lecturer."""
 
 
 def hapt_npz(path: Path, _: tuple[str, ...]) -> Arrays:
-    """A .npz, perhaps packed by xz, of x, label (from 1, as published; -1: none), user and seq for every moment."""
+    """A .npz, perhaps packed by xz, of x, label (from 1, as published; -1: none), user and seq for each step."""
     with reading(path):
         packed = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         with np.load(io.BytesIO(packed), allow_pickle=False) as archive:
@@ -88,14 +88,11 @@ def inst_eval(path: Path, _: tuple[str, ...]) -> Arrays:
     """Ratings of lectures by students: every lecturer is a client."""
     inputs = ("studage", "lectage", "service", "dept")
     whole = dict(table.load(path))
-    # They are categories, which are called by numbers.
+    # These inputs are categories whose names are numbers.
     whole |= {k: whole[k].astype(int).astype(str) for k in inputs if k in whole}
     arrays = table.chosen(path, whole, Columns(client="d", label="y", inputs=",".join(inputs)))
     assert arrays.client is not None
-    often = (np.bincount(arrays.client) >= RATINGS)[arrays.client]
-    kept, client = np.unique(arrays.client[often], return_inverse=True)
-    names = tuple(arrays.names[i] for i in kept)
-    return replace(arrays, x=arrays.x[often], y=arrays.y[often], client=client.astype(np.int64), names=names)
+    return of_clients(arrays, np.bincount(arrays.client) >= RATINGS)
 
 
 class _Files:

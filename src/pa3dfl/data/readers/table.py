@@ -17,7 +17,7 @@ from pa3dfl.data.readers.published import reading
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 MOST = 100
-"""Categories of an input column: each becomes an input of its own."""
+"""The most categories of an input column; each becomes an input."""
 
 Table = Mapping[str, np.ndarray]
 """Columns of numbers (float64) or of texts, by name; what is missing is NaN or an empty text."""

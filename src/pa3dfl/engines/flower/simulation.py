@@ -57,7 +57,7 @@ class SimulatedNode:
         return LocalRun(method, task, worker, StateStore(folder_of(order), keep, order["best"]))
 
     def tested(self, place: LocalRun, client: Client, order: Facts, score: Score, model: Tree) -> None:
-        """Leave the model of training for the server's process, which keeps it if it counts: nothing makes it again."""
+        """Write the trained model for the server's process, which keeps it: it cannot be computed again."""
         if score.rule == order["config"]["tested"] == "kept":
             folder_of(order).mkdir(parents=True, exist_ok=True)
             write_tensors(folder_of(order) / LEFT, wire(model))
@@ -140,7 +140,7 @@ class Simulation:
 
 
 class Simulated(Flower):
-    """The engine of a simulation. The nodes' folders are on a disk that this process sees too."""
+    """The engine of a simulation. This process can read the nodes' folders."""
 
     def train(self, work: Round, tick: Tick = silent) -> list[Update]:
         updates = super().train(work, tick)
@@ -150,7 +150,7 @@ class Simulated(Flower):
         return updates
 
     def remake(self, work: Round, rule: str, ids: Collection[int]) -> Iterator[tuple[Score, Tree]]:
-        """As a node does it, from the states that the nodes keep."""
+        """Repeat the work of the nodes in this process, from the states in their folders."""
         private = {i: self._state(i, receipt) for i, receipt in work.private.items()}
         return Sequential().remake(replace(work, private=private), rule, ids)
 
