@@ -10,8 +10,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 
 from flwr.server.utils import validator
 from flwr.supercore import date
+from machines import Machines
+from serving import serving
 
 from pa3dfl.deploy.clock import Clock, make
+from pa3dfl.deploy.sweep import expire_presence
 
 T = 1_800_000_000.0
 
@@ -82,3 +85,23 @@ def test_a_node_takes_the_time_of_the_server(
     assert seconds(clock.now()) == now
     assert words in caplog.text
     assert len(caplog.records) == bool(words)
+
+
+def test_a_server_that_starts_with_an_earlier_time(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that were present can come back after Flower's minute, not after the hours by which it was ahead."""
+    machines = Machines(tmp_path, ["1"], method="fedavg")
+    clock.use()
+    with serving(machines) as state:
+        [node] = machines.here
+        assert state.activate_node(node, 30.0)
+        assert clock.follow(stamp(T - 7200))
+        up(monkeypatch, 500 + 61)
+        assert not state.activate_node(node, 30.0)
+        up(monkeypatch, 500)
+        expire_presence(state)
+        up(monkeypatch, 500 + 59)
+        assert not state.activate_node(node, 30.0)
+        up(monkeypatch, 500 + 61)
+        assert state.activate_node(node, 30.0)

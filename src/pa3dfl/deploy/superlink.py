@@ -33,7 +33,7 @@ from pa3dfl.deploy.metrics import serve_metrics
 from pa3dfl.deploy.secret import new_secret
 from pa3dfl.deploy.sender import OwnRepliesOnly
 from pa3dfl.deploy.supervisor import die_with_parent, supervised
-from pa3dfl.deploy.sweep import sweep_forever
+from pa3dfl.deploy.sweep import expire_presence, sweep_forever
 
 
 def config_of(deployment: DeploymentFolder, secret: bytes, database: str) -> SuperLinkLifespanConfig:
@@ -103,8 +103,10 @@ def run(deployment: DeploymentFolder, metrics_port: int | None = None) -> None:
         threading.Thread(target=beside[-1].wait, daemon=True).start()  # otherwise it stays as a zombie
     if metrics_port is not None:
         serve_metrics(deployment, metrics_port)
-    state: Any = app.app  # FastAPI's
-    threading.Thread(target=sweep_forever, args=(state.state.linkstate_factory.state,), daemon=True).start()
+    api: Any = app.app  # FastAPI's
+    state = api.state.linkstate_factory.state
+    expire_presence(state())
+    threading.Thread(target=sweep_forever, args=(state,), daemon=True).start()
     try:
         uvicorn.run(
             Dated(app),

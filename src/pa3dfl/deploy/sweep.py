@@ -1,16 +1,18 @@
-"""Deletes messages that nobody will answer or fetch any more, and the objects that they carry.
+"""Corrections of Flower's database: messages that nobody will answer or fetch any more, and nodes that seem present.
 
-Flower 1.41 keeps them until the run ends: every model that was sent to a node that died would stay in the database.
+Flower 1.41 keeps messages and the objects that they carry until the run ends: every model that was sent to a node that
+died would stay in the database.
 """
 
 import time
 from collections.abc import Callable
 from typing import Any
 
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
 from flwr.supercore.date import now
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession
-from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes
-from sqlalchemy import select
+from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
+from sqlalchemy import select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from pa3dfl.core.logging import log
@@ -19,6 +21,14 @@ SECONDS = 30.0
 # The server's program asks for an answer until the message expires, and a little longer.
 GRACE_SECONDS = 60.0
 AT_ONCE = 1000
+
+
+def expire_presence(state: Any) -> None:
+    """At the start of the server. Flower refuses a node that comes back while it is marked as present; if the clock was
+    ahead before, that would be for hours."""
+    latest = now().timestamp() + HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL
+    with state.session() as session:
+        session.execute(update(Node).where(Node.online_until > latest).values(online_until=latest))
 
 
 def sweep(state: Any, grace: float = GRACE_SECONDS) -> None:
