@@ -60,15 +60,18 @@ def test_the_server_writes_the_page(deployed: Machines) -> None:
         pytest.skip("no Chromium here: pages are not tested in a browser")
     with started() as browser, opened(browser, run / page.NAME) as tab:
         assert "Not finished" not in tab.locator("header").inner_text()
-        # Node 0 was away when the best round was tested: it has no row, but its absences are shown.
-        assert tab.evaluate(SHOWN, "clients")["id"] == [1, 2]
-        assert sorted(tab.locator("#clients td.name").all_inner_texts()) == sorted(["node-1", NAME])
+        # Node 0 was away when the best round was tested: it stands at its last value.
+        clients = tab.evaluate(SHOWN, "clients")
+        assert clients["id"] == [0, 1, 2]
+        assert [c == "#00000000" for c in clients["fill"]] == [True, False, False]
+        assert tab.locator("#clients tr[data-id='0'] td.since").inner_text() == "2"
+        assert sorted(tab.locator("#clients td.name").all_inner_texts()) == sorted(["node-0", "node-1", NAME])
         events = tab.evaluate(SHOWN, "events")
         found = list(zip(events["x"], events["y"], events["kind"], events["reason"], strict=True))
         assert found[0] == (2, 1, "update refused", REFUSED)
         assert (3, 0, "no answer", "") in found
         tab.locator("#filter").select_option("events")
-        assert tab.evaluate(SHOWN, "clients")["id"] == [1]
+        assert tab.evaluate(SHOWN, "clients")["id"] == [0, 1]
         assert not tab.locator("#s-labels").is_visible()  # labels stay with the nodes
 
 

@@ -244,4 +244,5 @@ class Federation:
             if client.width not in self._shares:
                 self._shares[client.width] = share(self.method, self.task, client, self._shapes[client.width])
         by_rule = {rule: best.scores for rule, best in state.bests.items()}
-        self.directory.write_clients(self.task, self.plan.tested, by_rule, self._shares)
+        expected = {c.id for c in self.tested()}
+        self.directory.write_clients(self.task, self.plan.tested, by_rule, self._shares, expected)

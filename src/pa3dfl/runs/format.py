@@ -13,7 +13,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -130,10 +130,12 @@ class RunDirectory:
         write_atomically(self.rounds, "".join(line + "\n" for line in kept).encode())
 
     def write_clients(
-        self, task: Task, tested: str, by_rule: Mapping[str, list[Score]], shares: Mapping[Fraction, float]
-    ) -> None:
+        self, task: Task, tested: str, by_rule: Mapping[str, list[Score]], shares: Mapping[Fraction, float],
+        expected: Collection[int],
+    ) -> None:  # fmt: skip
         """Every client's score by rule `tested`, and its test accuracy by each rule; newcomers have none.
 
+        Nor have clients that were away when the best round was tested: `expected` are all that belong there.
         `shares` holds the size of a model of each width, as a share of the full model's.
         """
         mine = {s.client: s for s in by_rule[tested]}
@@ -142,7 +144,7 @@ class RunDirectory:
         named = any(c.name for c in task.clients)
         for c in task.clients:
             s, new = mine.get(c.id), c.id in task.newcomers
-            if s is None and not new:
+            if s is None and not new and c.id not in expected:
                 continue
             accuracies = [others.get(rule, {}).get(c.id, "") for rule in RULES_OF_TESTING]
             score = [s.val_accuracy, s.test_accuracy, s.alpha] if s else [""] * 3

@@ -16,8 +16,13 @@ def write_run(
     path: Path, method: str = "pa3dfl", clients: int = 8, evaluations: int = 3, seed: int = 0, classes: int = 10,
     ideal: bool = False, network: bool = True, finished: bool = True, history: bool = True,
     events: dict[int, dict[str, Any]] | None = None, names: Sequence[str] | None = None,
+    away: dict[int, list[int]] | None = None,
 ) -> Path:  # fmt: skip
-    """`events`: what to add to the record of a round; `names` of the clients, in a deployment."""
+    """`events`: what to add to the record of a round; `names` of the clients, in a deployment.
+
+    `away`: by round, who did not answer when it was tested.
+    """
+    away = away or {}
     rng = np.random.default_rng(seed)
     (path / "history").mkdir(parents=True)
     rounds = 2 * evaluations
@@ -38,7 +43,8 @@ def write_run(
             scores = np.round(np.stack([skill + 0.3 * rnd / rounds + d for d in (0.1, 0, 0.05)]), 2)
             means = {"test_accuracy": float(scores[0].mean()), "val_accuracy": float(scores[0].mean())}
             record |= means | {"rules": {k: {"test_accuracy": float(s.mean())} for k, s in
-                                         zip(RULES_OF_TESTING, scores, strict=True)}, "untested": []}  # fmt: skip
+                                         zip(RULES_OF_TESTING, scores, strict=True)}}  # fmt: skip
+            record["untested"] = away.get(rnd, [])
             arrays: dict[str, Any] = {"client": np.arange(kept, dtype=np.int32), "alpha": np.linspace(0, 1, kept),
                       "loss": 1 - scores[0][:kept]}  # fmt: skip
             arrays |= {k: s[:kept].astype(np.float32) for k, s in zip(RULES_OF_TESTING, scores, strict=True)}
@@ -48,6 +54,8 @@ def write_run(
                 arrays |= {"embeddings": encoded, "encoded": encoded.astype(np.float32),
                            "tau": np.array([0.2, 0.1]), "tau_layers": np.array(["conv1", "head.weight"])}  # fmt: skip
             if history:
+                here = ~np.isin(np.arange(kept), away.get(rnd, []))
+                arrays = {k: v if k.startswith("tau") else v[here] for k, v in arrays.items()}
                 np.savez(path / "history" / f"round-{rnd:07}.npz", **arrays)
         lines.append(json.dumps(record | (events or {}).get(rnd, {})) + "\n")
     (path / "rounds.jsonl").write_text("".join(lines))
@@ -65,23 +73,10 @@ def write_run(
         rows.writerow(("client", *named, "r", "width", "share", "n_train", "n_val", "n_test", "val_accuracy",
                        "test_accuracy", "alpha", *RULES_OF_TESTING))  # fmt: skip
         for i in range(clients):
-            accuracies = [float(s[i]) for s in scores]
-            rows.writerow(
-                [
-                    i,
-                    *([names[i]] if names else []),
-                    r[i],
-                    "1",
-                    r[i],
-                    80,
-                    10,
-                    10,
-                    accuracies[0],
-                    accuracies[0],
-                    1.0,
-                    *accuracies,
-                ]
-            )
+            there = i not in away.get(rounds, [])
+            scored: list[Any] = [float(s[i]) if there else "" for s in scores]
+            name, alpha = [names[i]] if names else [], 1.0 if there else ""
+            rows.writerow([i, *name, r[i], "1", r[i], 80, 10, 10, scored[0], scored[0], alpha, *scored])
     if finished:
         (path / "summary.json").write_text(json.dumps({"best_round": rounds, "config_hash": "abc"}))
     return path

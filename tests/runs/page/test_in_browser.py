@@ -291,6 +291,40 @@ def test_names_are_text_in_the_browser(browser: Any, tmp_path: Path) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 380
 
 
+def test_a_client_that_was_away_stands_at_its_last_value(browser: Any, tmp_path: Path) -> None:
+    """Client 1 was away at the best evaluation, 2 at the second, 5 always."""
+    away = {2: [5], 4: [2, 5], 6: [1, 5]}
+    path = write_run(tmp_path / "run", away=away)
+    rows = (path / "clients.csv").read_text().splitlines()
+    (path / "clients.csv").write_text("\n".join([rows[0] + ",newcomer", *(f"{r},0" for r in rows[1:])]) + "\n")
+    with np.load(path / "history" / "round-0000004.npz") as arrays:
+        value = 100 * float(arrays["adapted"][1])
+    with opened(browser, page.write([path], tmp_path / "a.html")) as tab:
+        shown = source(tab, "clients")
+        assert (shown["id"], [k for k, c in enumerate(shown["fill"]) if c == "#00000000"]) == (list(range(8)), [1, 5])
+        assert shown["acc"][1] == pytest.approx(value, abs=0.01)
+        assert shown["acc"][5] != shown["acc"][5], "no number"
+        said = tab.locator("#away")
+        assert (
+            said.inner_text()
+            == "Hollow: 1 client not tested here, as last tested. Without a dot: 1 client not tested yet."
+        )
+        row = tab.locator("#clients tr[data-id='1']")
+        assert row.locator("td.since").inner_text() == "4"
+        row.click()
+        assert f"{value:.1f}% adapted, in round 4" in tab.locator("#card").inner_text()
+        tab.locator("#clear").click()
+        tab.locator("#clients tr[data-id='5']").click()
+        assert "not tested yet" in tab.locator("#card").inner_text()
+        assert tab.locator("#clients tr[data-id='5'] td").all_inner_texts()[5:7] == ["–", "–"]
+        assert "8 of 8 clients" in tab.locator("#shown").inner_text()
+        tab.locator("#evaluation").fill("1")
+        assert [k for k, c in enumerate(source(tab, "clients")["fill"]) if c == "#00000000"] == [2, 5]
+        assert tab.locator("#clients tr[data-id='2'] td.since").inner_text() == "2"
+        tab.locator("#evaluation").fill("0")
+        assert said.inner_text() == "Without a dot: 1 client not tested yet."
+
+
 def test_names_of_nodes_are_text_too(browser: Any, tmp_path: Path) -> None:
     """In the card, the tables, and the box beside the pointer."""
     names = ["<img src=x onerror=alert(1)>", "\"'</script><script>alert(2)</script>", "x" * 10_000, "007"]

@@ -48,11 +48,12 @@ def content(runs: Sequence[RunData]) -> dict[str, Any]:
 
 
 def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
-    rounds, everybody = read_rounds(run.path), run.client_rows
+    rounds, everybody = read_rounds(run.path), [row for row in run.client_rows if not row.get("newcomer")]
     history = [(rnd, arrays) for rnd, arrays in run.history()]
     by_id = {row["client"]: row for row in everybody}
     tested_once = {i for _, arrays in history for i in arrays["client"].tolist()}
-    ids = sample(sorted(tested_once & by_id.keys() if history else by_id))
+    never = {i for i, row in by_id.items() if row["test_accuracy"] is None} - tested_once
+    ids = sample(sorted((tested_once & by_id.keys()) | never if history else by_id))
     chosen = [by_id[i] for i in ids]
     labels = run.labels()
     who = {

@@ -21,7 +21,7 @@ from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
 GROUPS = 10
-CLIENT = ("id", "r", "acc", "alpha", "loss", "ex", "ey", "rank", "colour", *(f"c{k}" for k in range(GROUPS)))
+CLIENT = ("id", "r", "acc", "alpha", "loss", "ex", "ey", "rank", "colour", "fill", *(f"c{k}" for k in range(GROUPS)))
 NAMES = ("curves", "dots", "labels", "alpha", "map", "heat", "tau", "timeline", "own")
 
 
@@ -61,7 +61,7 @@ def figures() -> list[Any]:
         if name != "map":
             fig.x_range = Range1d(start=-3, end=103)
         dots = fig.scatter(
-            *fields, source=clients, size=10, color="colour", line_color=None, alpha=0.8,
+            *fields, source=clients, size=9, fill_color="fill", line_color="colour", line_width=1.5, alpha=0.8,
             nonselection_alpha=0.15, selection_alpha=1,
         )  # fmt: skip
         ring(fig, active, *fields)

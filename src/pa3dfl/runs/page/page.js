@@ -25,6 +25,8 @@ let doc, order = [], hover = null, rows = [];
 const model = name => doc.get_model_by_name(name);
 const set = (name, data) => { model(name).data = data; };
 const table = list => { const keys = list.length ? Object.keys(list[0]) : []; const cols = {}; for (const k of keys) cols[k] = list.map(r => r[k]); return cols; };
+// An earlier evaluation that tested a client, where the one that is shown did not.
+const last = (r, k, until) => r.evaluations.findLast(e => e.round <= until && (e[S.rule]?.[k] ?? null) !== null);
 const run = (method = S.method) => runs.find(r => r.method === method && String(r.seed) === S.seed) || runs.find(r => r.method === method);
 const at = r => S.at < r.evaluations.length ? r.evaluations[S.at] : {loss: r.evaluations.find(e => e.round === r.best_round)?.loss, ...r.chosen, round: r.best_round};
 
@@ -37,10 +39,13 @@ function gather() {
   byLabel.forEach((k, i) => { rank[k] = i; });
   const events = new Map();
   for (const [, i] of [...r.rejected, ...r.missing]) events.set(i, (events.get(i) || 0) + 1);
+  const until = S.at < r.evaluations.length ? e.round : Infinity, some = (e[S.rule] || []).some(v => v !== null);
   rows = who.id.map((id, k) => {
-    const row = {k, id, name: who.names ? who.names[k] : "", r: 100 * who.r[k], acc: nan(e[S.rule]?.[k]) / 100, alpha: nan(e.alpha?.[k]) / 100, loss: nan(e.loss?.[k]) / 1000,
+    const away = some && (e[S.rule]?.[k] ?? null) === null, before = away ? last(r, k, until) : null, of = before || e;
+    const row = {k, id, away, since: before ? before.round : away ? null : e.round, name: who.names ? who.names[k] : "", r: 100 * who.r[k], acc: nan(of[S.rule]?.[k]) / 100, alpha: nan(of.alpha?.[k]) / 100, loss: nan(of.loss?.[k]) / 1000,
       width: r.width[k], n: who.n[k], main: who.dominant[k], trained: r.trained[k], bytes: r.bytes[k], events: events.get(id) || 0,
       ex: pos.has(k) ? pos.get(k)[0] / 1000 : NaN, ey: pos.has(k) ? pos.get(k)[1] / 1000 : NaN, rank: rank[k], colour: LABELS[theme()][group(k)]};
+    row.fill = away ? "#00000000" : row.colour;
     const counts = who.labels[k] || [], total = counts.reduce((a, b) => a + b, 0) || 1;
     for (let g = 0; g < 10; g++) row["c" + g] = 100 * (counts[g] || 0) / total;
     return row;
@@ -60,12 +65,14 @@ function keeps() {
 function charts() {
   const r = run(), who = people[r.people];
   const chosen = S.picked !== null ? order.findIndex(x => x.id === S.picked) : -1;
-  const COLUMNS = ["id","r","acc","alpha","loss","ex","ey","rank","colour", ...Array.from({length: 10}, (_, g) => "c" + g)];
+  const COLUMNS = ["id","r","acc","alpha","loss","ex","ey","rank","colour","fill", ...Array.from({length: 10}, (_, g) => "c" + g)];
   set("clients", Object.fromEntries(COLUMNS.map(c => [c, order.map(x => x[c])])));
   model("clients").selected.indices = chosen >= 0 ? [chosen] : [];
   $("key").replaceChildren(...keyOf(who));
   for (const s of document.querySelectorAll(".network")) s.hidden = !r.network;
-  for (const [id, has] of [["s-labels", who.classes > 0], ["s-alpha", new Set(rows.map(x => x.alpha)).size > 1]]) $(id).hidden = !has;
+  for (const [id, has] of [["s-labels", who.classes > 0], ["s-alpha", new Set(rows.map(x => x.alpha).filter(x => x === x)).size > 1]]) $(id).hidden = !has;
+  const away = order.filter(x => x.away), never = away.filter(x => x.since === null).length;
+  $("away").textContent = (away.length > never ? `Hollow: ${amount(away.length - never, "client")} not tested here, as last tested. ` : "") + (never ? `Without a dot: ${amount(never, "client")} not tested yet.` : "");
   const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y) || S.filter === "all");
   set("events", list.length ? table(list.map(e => ({...e, who: called(e.y), colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], who: [], marker: [], colour: [], kind: [], reason: []});
   $("timeline-none").textContent = r.events[0] + r.events[1] ? `${amount(r.events[0], "update")} refused, ${amount(r.events[1], "answer")} missing, in ${amount(r.rounds, "round")}.` + (list.length ? "" : " None of the clients shown.") : "None: every client answered, and every update was taken.";
@@ -143,13 +150,13 @@ function owned(k) {
 function ring() {
   const id = hover ?? S.picked, row = order.find(x => x.id === id), r = run(), who = people[r.people];
   // Nobody pointed at or picked: the card is about the client that is served worst.
-  const shown = row || order.filter(x => x.acc === x.acc).reduce((a, b) => a && a.acc <= b.acc ? a : b, null);
+  const shown = row || order.filter(x => x.acc === x.acc && !x.away).reduce((a, b) => a && a.acc <= b.acc ? a : b, null);
   set("active", Object.fromEntries(Object.keys(model("active").data instanceof Map ? Object.fromEntries(model("active").data) : model("active").data).map(c => [c, row ? [row[c]] : []])));
   const a = r.network && row ? r.network.clients.map(k => who.id[k]).indexOf(id) : -1, n = r.network?.clients.length || 0;
   set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
   for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
   $("card-id").textContent = shown ? shown.id + (row ? "" : ", the one served worst") : "";
-  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: num(shown.acc) + "% " + S.rule, "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, received: size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: nearest(shown.id)} : {})} : {};
+  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: shown.since === null ? "not tested yet" : num(shown.acc) + "% " + S.rule + (shown.away ? `, in round ${shown.since}` : ""), "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, received: size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: nearest(shown.id)} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
     return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });
