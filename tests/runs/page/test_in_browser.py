@@ -198,6 +198,23 @@ def test_refusals_and_absences_are_on_the_time_line(tab: Any) -> None:
     tab.locator("#s-timeline summary").click()
 
 
+def test_labels_have_shapes_and_lines_have_dashes(browser: Any, tab: Any, tmp_path: Path) -> None:
+    """For those who cannot tell their colours apart."""
+    marks = source(tab, "clients")["mark"]
+    assert marks[:10] == [("circle", "square", "triangle")[k % 3] for k in range(10)]
+    assert tab.locator("#key .key").all_inner_texts()[:4] == ["● label 0", "■ label 1", "▲ label 2", "● label 3"]
+    hatched = "pa3dfl.chart('labels').renderers.filter(r => /^c/.test(r.name)).map(r => r.glyph.hatch_pattern.value)"
+    assert tab.evaluate(hatched)[:4] == ["blank", "right_diagonal_line", "dot", "blank"]
+    assert tab.locator("#bar-key i").nth(1).get_attribute("class") == "hatch1"
+    for k in range(9):
+        write_run(tmp_path / str(k), f"method-{k}", network=False)
+    with opened(browser, page.write([tmp_path], tmp_path / "a.html")) as many:
+        lines = source(many, "lines")
+        assert len(set(zip(lines["colour"], map(str, lines["dash"]), strict=True))) == 9
+        keys = many.locator("#chips i").evaluate_all("all => all.map(i => i.style.borderTopStyle)")
+        assert keys == ["solid"] * 7 + ["dashed"] * 2
+
+
 def test_by_keyboard_and_for_screen_readers(tab: Any) -> None:
     tab.locator("h1").hover()
     row = tab.locator("#clients tbody tr").first

@@ -21,7 +21,21 @@ from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
 GROUPS = 10
-CLIENT = ("id", "r", "acc", "alpha", "loss", "ex", "ey", "rank", "colour", "fill", *(f"c{k}" for k in range(GROUPS)))
+CLIENT = (
+    "id",
+    "r",
+    "acc",
+    "alpha",
+    "loss",
+    "ex",
+    "ey",
+    "rank",
+    "colour",
+    "fill",
+    "mark",
+    *(f"c{k}" for k in range(GROUPS)),
+)
+HATCHES = ("blank", "right_diagonal_line", "dot")
 NAMES = ("curves", "dots", "labels", "alpha", "map", "heat", "tau", "timeline", "own")
 
 
@@ -61,8 +75,8 @@ def figures() -> list[Any]:
         if name != "map":
             fig.x_range = Range1d(start=-3, end=103)
         dots = fig.scatter(
-            *fields, source=clients, size=9, fill_color="fill", line_color="colour", line_width=1.5, alpha=0.8,
-            nonselection_alpha=0.15, selection_alpha=1,
+            *fields, source=clients, marker="mark", size=9, fill_color="fill", line_color="colour",
+            line_width=1.5, alpha=0.8, nonselection_alpha=0.15, selection_alpha=1,
         )  # fmt: skip
         ring(fig, active, *fields)
         clickable(fig, [dots])
@@ -103,6 +117,7 @@ def labels(clients: ColumnDataSource, active: ColumnDataSource) -> Any:
     stack = [f"c{k}" for k in range(GROUPS)]
     bars = fig.vbar_stack(
         stack, x="rank", width=0.9, source=clients, color=["#999999"] * GROUPS, line_color=None,
+        hatch_pattern=[HATCHES[k % len(HATCHES)] for k in range(GROUPS)], hatch_scale=8, hatch_weight=1.2,
         nonselection_alpha=0.2, selection_alpha=1, name=stack,
     )  # fmt: skip
     fig.vbar(x="rank", top=100, width=1, source=active, fill_alpha=0, line_width=3, line_color="#E6007E")
@@ -147,7 +162,7 @@ def over_rounds() -> list[Any]:
 def timeline() -> Any:
     fig = plot("timeline", "round", "client")
     events = source("events", "x", "y", "who", "marker", "colour", "kind", "reason")
-    dots = fig.scatter("x", "y", source=events, marker="marker", color="colour", size=8)
+    dots = fig.scatter("x", "y", source=events, marker="marker", color="colour", size=9, line_width=2)
     told = [("client", "@who"), ("round", "@x"), ("", "@kind"), ("", "@reason")]
     fig.add_tools(HoverTool(renderers=[dots], tooltips=told))
     fig.js_on_event("tap", CustomJS(code="window.pa3dfl?.on_timeline(cb_obj.y)"))

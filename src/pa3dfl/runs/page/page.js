@@ -1,11 +1,13 @@
 // Fills the sources of the charts from PAGE when something is chosen, and links them by client. Bokeh draws.
 const {people, runs, rules} = PAGE, $ = id => document.getElementById(id);
 const METHODS = [...new Set(runs.map(r => r.method))], SEEDS = [...new Set(runs.map(r => String(r.seed)))];
-const LINES = {light: ["#0072B2","#C24E00","#00795A","#B0508A","#9A6B00","#2B8CC4","#555555"],
-               dark: ["#5AB4F0","#FF8A4A","#2CCB9A","#F0A0CC","#F0B840","#9AD4FA","#D0D0D0"]};
-const LABELS = {light: ["#332288","#3B9AB8","#2E9C8C","#117733","#8A8A1C","#B8963A","#CC6677","#882255","#AA4499","#7A7A7A"],
-                dark: ["#8C7CF0","#88CCEE","#44CCB0","#4CB86C","#BCBC50","#DDCC77","#F08C9C","#D8649C","#D07CC8","#C8C8C8"]};
-const DASHES = [[], [8,4], [2,3], [8,3,2,3]], MARKS = ["circle","square","diamond","triangle","inverted_triangle","hex","star"];
+// Apart for people with any colour-blindness: lines by colour, or else by dash; labels by colour, or else by shape and
+// hatching. tests/runs/page/test_colours.py simulates it.
+const LINES = {light: ["#006AC6","#DB6922","#195F5E","#AF678F","#885900","#1095D4","#51410E"],
+              dark: ["#659AB8","#F9843E","#38C898","#C6A0FC","#FFBC35","#9FDEFF","#DEE0B6"]};
+const LABELS = {light: ["#302188","#3997B8","#709B84","#267216","#8C8501","#C09009","#D37763","#872154","#AB429E","#786878"],
+               dark: ["#8E78EB","#92CDEF","#3BCEBB","#35B045","#B8BC4D","#E7CE73","#F88E97","#D9629C","#C17BD1","#D1D6D6"]};
+const DASHES = [[], [8,4], [2,3]], DASHED = ["solid", "dashed", "dotted"], SHAPES = ["circle","square","triangle"], GLYPHS = "●■▲", MARKS = ["circle","square","diamond","triangle","inverted_triangle","hex","star"];
 const AXES = {round: ["round", 1], bytes: ["MB sent, both ways", 1e6], operations: ["forward multiply-adds of training, 10⁹", 1e9], seconds: ["seconds", 1]};
 const S = {method: METHODS[0], seed: SEEDS[0], rule: runs[0].tested, at: Infinity, filter: "all", against: "round", layer: 0, off: [], picked: null, sort: ["acc", 1], theme: null};
 const best = r => { const v = r.chosen[r.tested].filter(x => x !== null); return v.length ? v.reduce((a, b) => a + b) / v.length : -1; };
@@ -20,7 +22,9 @@ const amount = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "
 const nan = v => v === null || v === undefined ? NaN : v;
 const size = b => b === null ? "–" : b === 0 ? "0" : b >= 1e9 ? num(b / 1e9, 2) + " GB" : b >= 1e6 ? num(b / 1e6, 1) + " MB" : num(b / 1e3, 1) + " kB";
 const theme = () => S.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-const style = m => { const k = METHODS.indexOf(m), c = LINES[theme()]; return {colour: c[k % c.length], dash: DASHES[Math.floor(k / c.length) % 4], marker: MARKS[k % MARKS.length]}; };
+const drawn = k => { const c = LINES[theme()], d = Math.floor(k / c.length) % DASHES.length; return {colour: c[k % c.length], dash: DASHES[d], border: `3px ${DASHED[d]} ${c[k % c.length]}`, marker: MARKS[k % MARKS.length]}; };
+const style = m => drawn(METHODS.indexOf(m));
+const stroke = style => { const i = node("i", "", {className: "line"}); i.style.borderTop = style.border; return i; };
 let doc, order = [], hover = null, rows = [];
 const model = name => doc.get_model_by_name(name);
 const set = (name, data) => { model(name).data = data; };
@@ -45,6 +49,7 @@ function gather() {
     const row = {k, id, away, since: before ? before.round : away ? null : e.round, name: who.names ? who.names[k] : "", r: 100 * who.r[k], acc: nan(of[S.rule]?.[k]) / 100, alpha: nan(of.alpha?.[k]) / 100, loss: nan(of.loss?.[k]) / 1000,
       width: r.width[k], n: who.n[k], main: who.dominant[k], trained: r.trained[k], bytes: r.bytes[k], events: events.get(id) || 0,
       ex: pos.has(k) ? pos.get(k)[0] / 1000 : NaN, ey: pos.has(k) ? pos.get(k)[1] / 1000 : NaN, rank: rank[k], colour: LABELS[theme()][group(k)]};
+    row.mark = SHAPES[group(k) % SHAPES.length];
     row.fill = away ? "#00000000" : row.colour;
     const counts = who.labels[k] || [], total = counts.reduce((a, b) => a + b, 0) || 1;
     for (let g = 0; g < 10; g++) row["c" + g] = 100 * (counts[g] || 0) / total;
@@ -65,10 +70,10 @@ function keeps() {
 function charts() {
   const r = run(), who = people[r.people];
   const chosen = S.picked !== null ? order.findIndex(x => x.id === S.picked) : -1;
-  const COLUMNS = ["id","r","acc","alpha","loss","ex","ey","rank","colour","fill", ...Array.from({length: 10}, (_, g) => "c" + g)];
+  const COLUMNS = ["id","r","acc","alpha","loss","ex","ey","rank","colour","fill","mark", ...Array.from({length: 10}, (_, g) => "c" + g)];
   set("clients", Object.fromEntries(COLUMNS.map(c => [c, order.map(x => x[c])])));
   model("clients").selected.indices = chosen >= 0 ? [chosen] : [];
-  $("key").replaceChildren(...keyOf(who));
+  $("key").replaceChildren(...keyOf(who, true)); $("bar-key").replaceChildren(...keyOf(who, false));
   for (const s of document.querySelectorAll(".network")) s.hidden = !r.network;
   for (const [id, has] of [["s-labels", who.classes > 0], ["s-alpha", new Set(rows.map(x => x.alpha).filter(x => x === x)).size > 1]]) $(id).hidden = !has;
   const away = order.filter(x => x.away), never = away.filter(x => x.since === null).length;
@@ -93,7 +98,7 @@ function groups(who) {
   const n = Math.min(10, who.classes || 0), per = (who.classes || 1) / (n || 1);
   return Array.from({length: n}, (_, g) => { const first = Math.ceil(g * per), last = Math.ceil((g + 1) * per) - 1; return first === last ? `label ${first}` : `${first}–${last}`; });
 }
-const keyOf = who => groups(who).map((name, g) => { const s = node("span", "", {className: "key"}), i = node("i"); i.style.background = LABELS[theme()][g]; s.append(i, name); return s; });
+const keyOf = (who, mark) => groups(who).map((name, g) => { const s = node("span", "", {className: "key"}), b = node("b", GLYPHS[g % SHAPES.length]), i = node("i", "", {className: `hatch${g % SHAPES.length}`}); b.style.color = i.style.backgroundColor = LABELS[theme()][g]; s.append(mark ? b : i, " ", name); return s; });
 function learning() {
   const lines = [], bands = [], points = [], [name, unit] = AXES[S.against];
   for (const method of METHODS.filter(m => !S.off.includes(m))) {
@@ -131,10 +136,9 @@ function matrix(r) {
   const options = r.network.layers; if ($("layer").length !== options.length) fillSelect($("layer"), options.map((l, k) => [k, l]), S.layer);
 }
 function taus(r) {
-  const c = LINES[theme()];
-  const lines = r.network.layers.map((name, l) => ({xs: r.network.tau.map(t => t[0]), ys: r.network.tau.map(t => t[1][l]), name, colour: c[l % c.length], dash: DASHES[Math.floor(l / c.length) % 4]}));
+  const lines = r.network.layers.map((name, l) => ({xs: r.network.tau.map(t => t[0]), ys: r.network.tau.map(t => t[1][l]), name, ...drawn(l)}));
   $("s-tau").hidden = !lines.length;
-  $("tau-key").replaceChildren(...lines.map(l => { const k = node("span", "", {className: "key"}), i = node("i"); i.style.background = l.colour; k.append(i, l.name); return k; }));
+  $("tau-key").replaceChildren(...lines.map(l => { const k = node("span", "", {className: "key"}); k.append(stroke(l), l.name); return k; }));
   set("taus", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: []});
 }
 function near(id, count = 3) {
@@ -171,12 +175,12 @@ function paint() {
   for (const name of ["curves","dots","labels","alpha","map","heat","tau","timeline","own"]) { const f = model(name);
     for (const a of [...f.below, ...f.left, ...f.right]) a.setv(a.constructor.__name__ === "ColorBar" || a.type === "ColorBar" ? {major_label_text_color: ink, background_fill_alpha: 0} : {axis_label_text_color: ink, major_label_text_color: ink, axis_line_color: ink, major_tick_line_color: ink});
     for (const g of f.center) if (g.type?.includes("Grid")) g.grid_line_color = grid; }
-  const bars = model("labels").renderers.filter(g => /^c\d$/.test(g.name)); bars.forEach((b, g) => { for (const gl of [b.glyph, b.selection_glyph, b.nonselection_glyph]) if (gl?.setv) gl.setv({fill_color: {value: LABELS[theme()][g]}}); });
+  const bars = model("labels").renderers.filter(g => /^c\d$/.test(g.name)); bars.forEach((b, g) => { for (const gl of [b.glyph, b.selection_glyph, b.nonselection_glyph]) if (gl?.setv) gl.setv({fill_color: {value: LABELS[theme()][g]}, hatch_color: {value: theme() === "dark" ? "#1b2129" : "#ffffff"}}); });
 }
 function all() { gather(); list(); charts(); chips(); keep(); }
 function keep() { try { sessionStorage.setItem("pa3dfl", JSON.stringify({...S, at: Number.isFinite(S.at) ? S.at : undefined})); } catch {} }
 function chips() {
-  $("chips").replaceChildren(...METHODS.map(m => { const b = node("button", "", {type: "button", className: "chip", title: short(m, 300)}), i = node("i"); i.style.background = style(m).colour; b.append(i, short(m)); b.setAttribute("aria-pressed", !S.off.includes(m));
+  $("chips").replaceChildren(...METHODS.map(m => { const b = node("button", "", {type: "button", className: "chip", title: short(m, 300)}); b.append(stroke(style(m)), short(m)); b.setAttribute("aria-pressed", !S.off.includes(m));
     b.onclick = () => { S.off = S.off.includes(m) ? S.off.filter(x => x !== m) : [...S.off, m]; keep(); learning(); ring(); b.setAttribute("aria-pressed", !S.off.includes(m)); }; return b; }));
 }
 function fillSelect(el, options, value) { el.replaceChildren(...options.map(([v, t]) => node("option", short(String(t), 60), {value: v}))); el.value = value; }
@@ -188,7 +192,7 @@ function filters() {
 }
 function pick(id) { S.picked = S.picked === id ? null : id; keep(); const k = order.findIndex(x => x.id === S.picked); model("clients").selected.indices = k >= 0 ? [k] : []; ring(); }
 function point(id) { if (hover !== id) { hover = id; ring(); } }
-window.pa3dfl = {S, source: name => plain(name),
+window.pa3dfl = {S, source: name => plain(name), chart: model,
   hovered(indices) { point(indices.length ? order[indices[0]]?.id ?? null : null); },
   on_matrix(what, x, y) { const r = run(), ids = r.network.clients.map(k => people[r.people].id[k]), id = ids[Math.floor(y)]; if (id === undefined || x < 0 || x > ids.length) return point(null); if (what === "picked") pick(id); else point(id); },
   on_timeline(y) { const id = Math.round(y); if (order.some(o => o.id === id)) pick(id); }};
