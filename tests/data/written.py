@@ -1,4 +1,4 @@
-"""Files for the tests of data sources, and the one line that a load which must fail says."""
+"""Files for the tests of data sources, and the error of a load that must fail, which must be one line."""
 
 import io
 from pathlib import Path
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.data import Columns
+from pa3dfl.data.arrays import NO_COLUMNS, Arrays
 from pa3dfl.data.sources import load
 
 Files = dict[str, bytes]
@@ -34,4 +36,16 @@ def message(data: str, data_dir: Path | None = None) -> str:
     with pytest.raises(UserError) as error:
         load(data, data_dir, download=False)
     assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def own(path: Path, columns: Columns = NO_COLUMNS, small: str = "refuse") -> Arrays:
+    return load(str(path), columns=columns, small=small)
+
+
+def own_message(path: Path, columns: Columns = NO_COLUMNS, small: str = "refuse") -> str:
+    with pytest.raises(UserError) as error:
+        own(path, columns, small)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
     return str(error.value)

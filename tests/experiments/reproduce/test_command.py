@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import make_arrays
+from conftest import write_data
 from pa3dfl import cli, methods
-from pa3dfl.engines import cost
 from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import cells, convergence, efficiency, hn_cost, records, timing, work
 from pa3dfl.federation.federation import Federation
@@ -28,8 +27,7 @@ OVERALL = ["reproduce", "overall", *TINY, "--rounds", "2"]
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory, with small data in it."""
-    arrays = make_arrays(240)
-    np.savez(tmp_path / "tiny.npz", x=arrays.x, y=arrays.y)
+    write_data(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -42,7 +40,7 @@ def states(capsys: Capture, *words: str) -> dict[str, str]:
     return {r["method"]: r["state"] for r in printed(capsys, *OVERALL, *words, "--dry-run")}
 
 
-def test_a_record_says_what_the_run_directory_says(capsys: Capture) -> None:
+def test_a_record_agrees_with_its_run_directory(capsys: Capture) -> None:
     assert cli.main([*OVERALL, "--methods", "pa3dfl"]) == 0
     [record] = results()
     [run] = [p for p in Path("runs/reproduce").iterdir() if (p / "config.yaml").is_file()]
@@ -62,47 +60,10 @@ def test_a_record_says_what_the_run_directory_says(capsys: Capture) -> None:
     assert f"| Pa3dFL | – | {100 * summary['test_accuracy']:.1f} |" in page
 
 
-def test_multiply_adds_are_those_of_the_rounds_steps() -> None:
-    config = cells.config_of(cells.Cell("tiny.npz", "list:1,1/4", "fedavg", 0), {
-        "model": "cnn-fashion", "clients": 2, "per_round": 2, "epochs": 3, "batch": 10, "device": "cpu", "threads": 1,
-        "p_min": "1/4",
-    }, 1)  # fmt: skip
-    clients = [{"client": "0", "width": "1", "n_train": "20"}, {"client": "1", "width": "1/2", "n_train": "40"}]
-    found = records.multiply_adds(config, clients)
-    model = assembly.make_model("cnn-fashion", assembly.make_method(config), (1, 8, 8), 4, config.narrowest())
-    at = [assembly.configure({"p_min": "1"}).narrowest(), assembly.configure({"p_min": "1/2"}).narrowest()]
-    full, half = (
-        r["step_multiply_adds"] for r in cost.cost(assembly.make_method(config), model, config.narrowest(), 10, at)
-    )
-    assert found == {0: 3 * 2 * full, 1: 3 * 4 * half}
+# --- finished runs are skipped ---
 
 
-def test_a_curve_adds_up() -> None:
-    rounds = [
-        {"bytes_down": 3, "bytes_up": 2, "participants": [0, 1], "seconds": 1.0, "round": 1},
-        {"bytes_down": 4, "bytes_up": 1, "participants": [1], "seconds": 2.0, "round": 2, "test_accuracy": 0.5,
-         "rules": {"kept": {"test_accuracy": 0.25, "val_accuracy": 0.75}}},
-    ]  # fmt: skip
-    [point] = records.curve(rounds, {0: 100.0, 1: 10.0}, "kept")
-    assert point == {"round": 2, "bytes": 10, "multiply_adds": 120, "seconds": 3.0, "test": {"kept": 0.25},
-                     "val": {"kept": 0.75}}  # fmt: skip
-    many = [{"round": i} for i in range(1000)]
-    thin = records.thinned(many)
-    assert (len(thin), thin[0], thin[-1]) == (records.POINTS, many[0], many[-1])
-
-
-def test_capacities_by_level_and_by_fifth() -> None:
-    levels = records.by_capacity([0.25, 1, 0.25, 1], [0.1, 0.5, 0.3, 0.7])
-    assert [(g["low"], g["high"], g["accuracy"]) for g in levels] == [(0.25, 0.25, 0.2), (1, 1, 0.6)]
-    fifths = records.by_capacity([i / 10 for i in range(10)], [i / 10 for i in range(10)])
-    assert [g["accuracy"] for g in fifths] == pytest.approx([0.05, 0.25, 0.45, 0.65, 0.85])
-    assert records.by_capacity([1, 1], [0, 1]) == []
-
-
-# --- what is done is not done again ---
-
-
-def test_what_is_done_is_skipped_and_what_was_begun_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_are_skipped_or_recorded_again(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--methods", "fedavg,local-only"]
     assert states(capsys, *words) == {"fedavg": "missing", "local-only": "missing"}
     assert cli.main([*OVERALL, "--methods", "fedavg"]) == 0
@@ -150,7 +111,7 @@ def hold(path: str, ready: Any, over: Any) -> None:
         over.wait(60)
 
 
-def test_a_run_in_other_hands_is_left_alone(capsys: Capture) -> None:
+def test_a_run_of_another_process_is_left_alone(capsys: Capture) -> None:
     cell = cells.Cell("tiny.npz", "hetero", "fedavg", 0)
     given = dict(zip([w.removeprefix("--").replace("-", "_") for w in TINY[::2]], TINY[1::2], strict=True))
     name = cells.slug(cells.config_of(cell, given, 2))
@@ -186,16 +147,6 @@ def test_a_budget_stops_in_the_middle_of_a_run_and_the_next_call_goes_on(capsys:
     assert (record["rounds"], record["curve"][-1]["round"]) == (300, 300)
 
 
-def test_an_estimate_counts_rounds_and_tests() -> None:
-    given = {"clients": 10, "per_round": 4, "epochs": 5, "eval_every": 3, "device": "cpu", "threads": 1}
-    config = cells.config_of(cells.Cell("tiny.npz", "hetero", "pa3dfl", 0), given, 7)
-    assert timing.trains_to_test(config)
-    pace = {"epoch": 0.5, "test": 0.25}
-    # Tests after rounds 3, 6 and 7; each trains all ten first.
-    assert timing.estimate(config, pace, 10) == 7 * 4 * 5 * 0.5 + 3 * 10 * (0.25 + 5 * 0.5)
-    assert timing.estimate(config, pace, 10, done=6) == 4 * 5 * 0.5 + 10 * (0.25 + 5 * 0.5)
-
-
 def test_a_pace_is_measured_once(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     [first] = printed(capsys, *OVERALL, "--methods", "fedavg", "--dry-run")
     assert first["seconds"] > 0
@@ -205,7 +156,7 @@ def test_a_pace_is_measured_once(capsys: Capture, monkeypatch: pytest.MonkeyPatc
     assert not Path("docs").exists()
 
 
-# --- everything ---
+# --- all parts ---
 
 
 def test_all_parts_at_a_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,10 +181,10 @@ def test_all_parts_at_a_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("docs/reproduction.md").read_text() == page
 
 
-# --- what cannot be run ---
+# --- failures ---
 
 
-def test_data_that_is_not_there_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_is_left_out_with_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "available", lambda folder: [])
     assert cli.main([*OVERALL, "--data", "cifar10,tiny.npz", "--methods", "local-only"]) == 0
     assert [r["data"] for r in results()] == ["tiny.npz"]
@@ -282,7 +233,7 @@ def test_a_run_that_fails_does_not_stop_the_others(capsys: Capture, monkeypatch:
         (["overall", "--budged", "1"], "did you mean --budget?"),
     ],
 )
-def test_wrong_calls(capsys: Capture, words: list[str], message: str) -> None:
+def test_wrong_calls_are_refused(capsys: Capture, words: list[str], message: str) -> None:
     assert message in refused(capsys, "reproduce", *words)
     assert not Path("results").exists()
 

@@ -7,7 +7,7 @@ import pytest
 
 from pa3dfl import methods
 from pa3dfl.core.errors import UserError
-from pa3dfl.experiments.reproduce import cells, paper, records
+from pa3dfl.experiments.reproduce import cells, paper, records, timing
 from pa3dfl.methods import assembly
 
 
@@ -125,3 +125,13 @@ def test_a_published_run_is_still_that_of_its_config(path: Path) -> None:
     keep = {"keep": "none"} if record["method"].startswith("pa3dfl") else {}
     given = record["config"] | {"device": "cpu", "precision": record["precision"].replace("tf32", "fp32"), "out": "x"}
     assert cells.slug(assembly.configure(keep | given)) == path.stem
+
+
+def test_an_estimate_counts_rounds_and_tests() -> None:
+    given = {"clients": 10, "per_round": 4, "epochs": 5, "eval_every": 3, "device": "cpu", "threads": 1}
+    config = cells.config_of(cells.Cell("tiny.npz", "hetero", "pa3dfl", 0), given, 7)
+    assert timing.trains_to_test(config)
+    pace = {"epoch": 0.5, "test": 0.25}
+    # Tests after rounds 3, 6 and 7; each trains all ten first.
+    assert timing.estimate(config, pace, 10) == 7 * 4 * 5 * 0.5 + 3 * 10 * (0.25 + 5 * 0.5)
+    assert timing.estimate(config, pace, 10, done=6) == 4 * 5 * 0.5 + 10 * (0.25 + 5 * 0.5)
