@@ -106,12 +106,17 @@ def test_a_joining_that_was_interrupted_goes_on(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     machines.before = before
+    page = machines.deployment.run / "report.html"
+    page.unlink()
     with pytest.raises(Interrupted):
         machines.train(join=True)
     assert rounds_of(machines) == {3: 1}
+    assert page.exists()
+    page.unlink()
     machines.before = lambda node, order: None
     machines.orders.clear()
     machines.train(join=True)
+    assert page.exists()
     assert rounds_of(machines) == {3: 2}
     assert [order["kind"] for node, order in machines.orders if node == 103 and order["kind"] == "train"] == ["train"]
 

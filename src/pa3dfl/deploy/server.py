@@ -143,9 +143,8 @@ def train(grid: Grid, deployment: DeploymentFolder, resume: bool, joining: bool,
     registry.admit, registry.recount = admit, recount
     if joining:
         task = arrivals(registry, task, directory, config.newcomer_rounds, wanted or 1, patience)
-        line = join(federation_of(config, method, task, engine, directory), engine, say)
-        Renewed(deployment.run, say)()
-        return line
+        with Renewed(deployment.run, say):
+            return join(federation_of(config, method, task, engine, directory), engine, say)
     with Tracked(deployment.run, config.track, say, say) as tracked, Renewed(deployment.run, say) as page:
         federation.followers = [tracked, page]
         state = federation.run(federation.restore() if resume else federation.start())

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zlib
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from synthetic import write_run
 
 from pa3dfl import cli
-from pa3dfl.core.errors import UserError
+from pa3dfl.core.errors import Interrupted, UserError
 from pa3dfl.runs import page
 from pa3dfl.runs.page.content import content, find, grouped
 from pa3dfl.runs.page.headline import headline
@@ -151,6 +152,7 @@ def test_a_page_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert shown.startswith('<iframe title="the page of a run" style="width:100%;height:500px;border:0" srcdoc="')
     assert shown.count("<") == 2  # the frame alone: the page is its attribute
     assert "<title>&lt;a&gt;, b on synthetic</title>" in unescape(shown)
+    assert repr(load(a).page(height=500)) == "Embedded(height=500)"  # a notebook keeps this text, too
     own = load(a)._repr_html_()
     assert own is not None
     assert "<title>&lt;a&gt; on synthetic</title>" in unescape(own)
@@ -168,6 +170,21 @@ def test_a_page_that_fails_costs_one_line_and_no_run(tmp_path: Path, monkeypatch
     assert lines == ["no page is written, the run goes on: division by zero"]
 
 
+@pytest.mark.parametrize(
+    ("end", "pages"),
+    [(None, 1), (Interrupted(3, Path("a")), 1), (UserError("no such data"), 0), (KeyboardInterrupt(), 0)],
+)
+def test_a_page_is_written_at_every_end_but_that_of_what_never_began(
+    end: BaseException | None, pages: int, tmp_path: Path
+) -> None:
+    """Without an evaluation before it: newcomers join after the last round."""
+    write_run(tmp_path / "a")
+    with suppress(BaseException), page.Renewed(tmp_path, print):
+        if end:
+            raise end
+    assert len(list(tmp_path.glob("*.html"))) == pages
+
+
 def test_renewing_takes_a_hundredth_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, written = [0.0], []
 
@@ -178,11 +195,12 @@ def test_renewing_takes_a_hundredth_of_a_run(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(page, "write", write)
     monkeypatch.setattr(page.time, "monotonic", lambda: now[0])
     with page.Renewed(tmp_path, print) as renewed:
-        for _ in range(100):
+        for rnd in range(1, 101):
             now[0] += 10
-            renewed({"round": 1, "test_accuracy": 0.5})
-    assert [running for _, running in written] == [True] * 5 + [False]
-    assert 2 * len(written) / now[0] < 0.013
+            renewed({"round": rnd} | ({"test_accuracy": 0.5} if rnd % 2 == 0 else {}))
+    # The first page comes with the first evaluation, and each further one 400 seconds after the last.
+    assert written == [(22, True), (424, True), (826, True), (1008, False)]
+    assert 2 * len(written) / now[0] < 0.01
 
 
 def test_similar_clients_stand_together() -> None:

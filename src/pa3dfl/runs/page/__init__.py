@@ -4,23 +4,32 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from pa3dfl.core.errors import UserError
+from pa3dfl.core.errors import Interrupted, UserError
 
 HINT = "the page needs Bokeh: pip install 'pa3dfl[page]'"
 NAME = "report.html"
-SHARE = 0.01
-"""The most of a run's time that renewing its page may take."""
+SHARE = 0.005
+"""The most of a run's time that renewing its page may take, beside loading Bokeh once."""
+
+
+def load() -> None:
+    """What the first page of a process takes longest for: Bokeh, and the parts that all pages share."""
+    if importlib.util.find_spec("bokeh") is None:
+        raise UserError(HINT)
+    from pa3dfl.runs.page.html import library, skeleton
+
+    skeleton()
+    library()
 
 
 def rendered(paths: Sequence[Path], running: bool = False) -> str:
     """The page of all runs among `paths`, which are run directories or folders of them."""
-    if importlib.util.find_spec("bokeh") is None:
-        raise UserError(HINT)
+    load()
     from pa3dfl.runs.page.content import content, find
     from pa3dfl.runs.page.headline import headline
     from pa3dfl.runs.page.html import page
@@ -43,7 +52,7 @@ def write(paths: Sequence[Path], out: Path, running: bool = False) -> Path:
 class Embedded:
     """A page as the output of a notebook's cell."""
 
-    html: str
+    html: str = field(repr=False)
     height: int
 
     def _repr_html_(self) -> str:
@@ -59,28 +68,31 @@ class Renewed:
     ) -> None:  # fmt: skip
         """The page of `runs`, or of all that are in the folder."""
         self.runs, self.out, self.say = runs or [folder], folder / name, say
-        self.last, self.cost = time.monotonic(), 1.0
+        self.last, self.cost = time.monotonic(), 0.0  # the first page comes with the first evaluation
         self.failed = self.called = False
 
     def __enter__(self) -> "Renewed":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Also for a run that was stopped: the page shows its rounds so far."""
-        if self.called:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """At the end, and where a run was stopped: the page shows its rounds so far. Not where nothing began."""
+        if self.called or kind is None or issubclass(kind, Interrupted):
             self()
 
     def __call__(self, record: Mapping[str, Any] | None = None) -> None:
         """After a round, with its record; after the end without one."""
         if record is not None and "test_accuracy" not in record:
             return
-        self.called, started, finished = True, time.monotonic(), record is None
-        if self.failed or (not finished and started - self.last < self.cost / SHARE):
+        self.called, finished = True, record is None
+        if self.failed or (not finished and time.monotonic() - self.last < self.cost / SHARE):
             return
         try:
+            load()
+            started = time.monotonic()
             write([run for run in self.runs if run.is_dir()], self.out, running=not finished)
         except Exception as e:  # any error here must not stop the run
             self.failed = True
             self.say(f"no page is written, the run goes on: {e}")
+            return
         self.last = time.monotonic()
         self.cost = self.last - started
