@@ -19,6 +19,7 @@ from pa3dfl.engines.cpu.threaded import Threaded
 from pa3dfl.engines.guard import Guard
 from pa3dfl.engines.sequential import Sequential
 from pa3dfl.experiments import api
+from pa3dfl.experiments.export import export
 from pa3dfl.federation.newcomers import Joining
 from pa3dfl.federation.state import Plan
 from pa3dfl.methods import Method
@@ -190,6 +191,41 @@ def test_files_name_the_newcomers_and_their_scores(tmp_path: Path) -> None:
     # FedAvg sends the same model however often a newcomer trains.
     received = {(r["client"], r["test_accuracy"]) for r in rows if r["rule"] == "received"}
     assert len(received) == 2
+
+
+@pytest.mark.parametrize(("method", "engine", "rule"), [
+    ("pa3dfl", "sequential", "adapted"), ("pfedhn", "auto", "received"), ("ditto", "sequential", "kept"),
+    ("local-only", "auto", "adapted"),
+])  # fmt: skip
+def test_the_models_of_newcomers_are_exported(method: str, engine: str, rule: str, data: str, tmp_path: Path) -> None:
+    """After their last round, at the accuracy that was counted then; a kept model is what a training leaves."""
+    small = {"hidden": 8} if method in ("pa3dfl", "pfedhn") else {}
+    run = tmp_path / "run"
+    api.run(**TINY, **small, data=data, method=method, engine=engine, tested=rule, out=str(run))
+    before = {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
+    records = {r["client"]: r for r in export(run, out=tmp_path / "models")}
+    assert sorted(records) == list(range(6))
+    counted = "received" if rule == "received" else "adapted"
+    for row in RunDirectory(run).read_newcomers():
+        if (row["k"], row["rule"]) == (2, counted):
+            record = records[row["client"]]
+            assert (record["round"], record["rule"]) == (4, counted)
+            assert record["file_accuracy"] == record["test_accuracy"] == row["test_accuracy"]
+            assert record["alpha"] == float(row["alpha"])
+    assert before == {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
+
+
+def test_newcomers_that_have_not_joined_yet_have_no_model(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as m:
+        m.setattr(api, "engine_of", lambda *_: StopsAt(9))
+        with pytest.raises(Interrupted):
+            api.run(**TINY, data=data, method="fedavg", engine="sequential", out=str(run))
+    with pytest.raises(UserError, match="holds no best state of client 1: it was not evaluated"):
+        list(export(run, [1]))
+    assert len(list(export(run))) == 4
 
 
 def test_the_report_is_of_all_seeds_together(tmp_path: Path) -> None:

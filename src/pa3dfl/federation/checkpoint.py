@@ -141,6 +141,18 @@ class Checkpoints:
         self._models = {int(i): name for i, name in manifest.get("models", {}).items()}
         self.best = {int(i): BestFiles(*files) for i, files in manifest.get("best", {}).items()}
 
+    def round(self) -> int:
+        """The round of the newest checkpoint; 0 before the first."""
+        return int(self._manifest()["round"])
+
+    def server(self, device: torch.device) -> Tree:
+        """The server's state in the newest checkpoint."""
+        return self.read(self._manifest()["server"], device)
+
+    def _manifest(self) -> dict[str, Any]:
+        path = self.folder / CURRENT
+        return dict(json.loads(path.read_text())) if path.exists() else {"round": 0, "server": None}
+
     def read(self, name: str | None, device: torch.device) -> Tree:
         """The tensors of a file; an empty tree for None."""
         return {k: v.to(device) for k, v in read_tensors(self.folder / name).items()} if name else {}

@@ -13,7 +13,7 @@ from pa3dfl.core.signals import deferred_interrupt
 from pa3dfl.core.tree import Tree, put, take
 from pa3dfl.engines import Engine, Round
 from pa3dfl.engines.guard import Guard
-from pa3dfl.federation.checkpoint import Checkpoints
+from pa3dfl.federation.checkpoint import Checkpoints, Saved
 from pa3dfl.federation.client_states import ClientStates, memory_limits
 from pa3dfl.federation.cohort import mean_loss
 from pa3dfl.federation.state import Plan
@@ -24,6 +24,8 @@ from pa3dfl.runs.metrics import averages
 
 TESTED_AFTER = (0, 1, 2, 5, 10)
 RULES = ("received", "adapted")
+FOLDER = "newcomers"
+"""Of their checkpoints, in the folder of the run's, and of their private states."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Joining:
 
     def __post_init__(self) -> None:
         limits = memory_limits(self.work.task.device)
-        self.private = ClientStates(self.directory.private / "newcomers", limits)
-        self.checkpoints = Checkpoints(self.directory.checkpoints / "newcomers")
+        self.private = ClientStates(self.directory.private / FOLDER, limits)
+        self.checkpoints = Checkpoints(self.directory.checkpoints / FOLDER)
 
     def run(self) -> None:
         """Train until the last round, from the last checkpoint if there is one."""
@@ -131,8 +133,12 @@ class Joining:
             self.scores = [(k, s) for k, s in self.scores if s.client not in ids]
             return
         self.done = saved.round
-        for client in self.work.clients:
-            tree = saved.private.get(client.id, {})
-            self.own[client.id] = take("own/", tree)
-            if private := take("private/", tree):
-                self.private[client.id] = private
+        self.own, private = of_files(saved)
+        self.private.update(private)
+
+
+def of_files(saved: Saved) -> tuple[dict[int, Tree], dict[int, Tree]]:
+    """By newcomer: what the server keeps of each, and the private states of those that have one."""
+    ids = saved.facts["clients"]
+    own = {i: take("own/", saved.private.get(i, {})) for i in ids}
+    return own, {i: private for i in ids if (private := take("private/", saved.private.get(i, {})))}

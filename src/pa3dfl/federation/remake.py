@@ -2,7 +2,7 @@
 
 The engine repeats what it did at the test: it makes the downloads of all clients that were tested together, and
 trains, by the rule `adapted`, on the same rows in the same order. A model that was tested by `kept` is read from its
-file, because the state that its training started from is gone.
+file, because the state that its training started from is gone. Newcomers have no best evaluation: the last one counts.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,7 +13,8 @@ import safetensors
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines import Round, local
-from pa3dfl.federation.checkpoint import BestFiles
+from pa3dfl.federation import newcomers
+from pa3dfl.federation.checkpoint import BestFiles, Checkpoints
 from pa3dfl.federation.federation import Federation
 from pa3dfl.federation.state import Best
 from pa3dfl.methods import Score
@@ -33,7 +34,11 @@ class Remade:
 
 
 def recorded(federation: Federation) -> dict[int, Score]:
-    """The score of each client at its best evaluation, by the newest checkpoint."""
+    """The score of each client at its best evaluation, or at a newcomer's last one, by the newest checkpoints."""
+    return _best(federation) | _joined(federation)[1]
+
+
+def _best(federation: Federation) -> dict[int, Score]:
     facts = federation.checkpoints.facts() or {}
     best = facts.get("bests", {}).get(federation.plan.tested)
     if best is None:
@@ -43,20 +48,42 @@ def recorded(federation: Federation) -> dict[int, Score]:
 
 def remade(federation: Federation, ids: Collection[int]) -> Iterator[Remade]:
     """The tested models of some clients, each with its new score."""
-    scores, best = recorded(federation), federation.checkpoints.best
-    lacking = sorted(set(ids) - best.keys())
+    scores, best = _best(federation), federation.checkpoints.best
+    arrivals, joined = _joined(federation)
+    lacking = sorted(set(ids) - best.keys() - joined.keys())
     if lacking:
         raise UserError(
             f"{federation.directory.path} holds no best state of client {lacking[0]}: it was not evaluated, or the run "
             "was begun by an earlier version"
         )
     states: dict[tuple[int, str | None], list[int]] = {}
-    for i in ids:
+    for i in [i for i in ids if i not in joined]:
         states.setdefault((best[i].round, best[i].server), []).append(i)
     for some in states.values():
         for score, tree in _of_one_state(federation, scores, some):
             i = score.client
             yield Remade(federation.task.clients[i], best[i].round, scores[i], score, tree)
+    late = [i for i in ids if i in joined]
+    if arrivals is not None and late:
+        for score, tree in federation.engine.remake(arrivals, joined[late[0]].rule, late):
+            i = score.client
+            yield Remade(federation.task.clients[i], arrivals.number, joined[i], score, tree)
+
+
+def _joined(federation: Federation) -> tuple[newcomers.Arrivals | None, dict[int, Score]]:
+    """The newcomers' work as it was at their last evaluation, and their scores by the rule that counts."""
+    task, plan, checkpoints = federation.task, federation.plan, federation.checkpoints
+    saved = Checkpoints(checkpoints.folder / newcomers.FOLDER).load(task.device)
+    if saved is None or saved.facts["after"] != checkpoints.round():
+        return None, {}
+    rule = plan.tested if plan.tested in newcomers.RULES else "adapted"
+    found = [Score(**s) for k, s in saved.facts["scores"] if k == saved.round]
+    own, private = newcomers.of_files(saved)
+    work = newcomers.Arrivals(
+        federation.method, task, checkpoints.server(task.device), private,
+        [task.clients[i] for i in saved.facts["clients"]], saved.facts["after"] + saved.round, plan.select, own=own,
+    )  # fmt: skip
+    return work, {s.client: s for s in found if s.rule == rule}
 
 
 def _of_one_state(federation: Federation, scores: dict[int, Score], ids: list[int]) -> Iterator[tuple[Score, Tree]]:
