@@ -9,6 +9,13 @@ from typing import Any
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
 
+# Where a client is drawn in a chart, in pixels of the page.
+PLACE = """([name, id, x, y, source = 'clients', key = 'id']) => {
+  const chart = Bokeh.documents[0].get_model_by_name(name), view = [...Bokeh.index.roots].find(v => v.model === chart);
+  const d = pa3dfl.source(source), k = Array.from(d[key]).indexOf(id);
+  const box = view.canvas_view.el.getBoundingClientRect();
+  return [box.x + view.frame.x_scale.compute(d[x][k]), box.y + view.frame.y_scale.compute(d[y][k])]; }"""
+
 
 def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
@@ -38,3 +45,15 @@ def opened(browser: Any, file: Path, width: int = 1600, scheme: Any = "light") -
     yield tab
     tab.close()
     assert wrong == []
+
+
+def source(tab: Any, name: str) -> dict[str, list[Any]]:
+    return tab.evaluate("n => { const d = pa3dfl.source(n); return Object.fromEntries("
+                        "Object.entries(d).map(([k, v]) => [k, Array.from(v)])) }", name)  # fmt: skip
+
+
+def painted(tab: Any) -> float:
+    """Milliseconds from the call of the page to its first paint."""
+    first = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(f"first paint {first:.0f} ms, charts {tab.evaluate('pa3dfl.ready'):.0f} ms")
+    return float(first)

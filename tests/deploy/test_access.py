@@ -106,7 +106,7 @@ def test_a_node_reaches_only_what_nodes_need(server: Server) -> None:
             assert answer.status_code == 200, (path, answer.text)
 
 
-def test_no_body_is_read_of_whom_nobody_knows(server: Server) -> None:
+def test_no_body_of_an_unregistered_caller_is_read(server: Server) -> None:
     async def never() -> Any:
         raise AssertionError("the body was read")
 
@@ -142,7 +142,7 @@ def test_this_machine_needs_the_token_and_the_secret(server: Server) -> None:
     assert server.call("POST", task, "::1", headers=PROTOBUF | extra).status_code == 401, "replayed"
 
 
-def test_a_node_speaks_for_itself(server: Server) -> None:
+def test_a_node_cannot_reply_in_another_nodes_name(server: Server) -> None:
     """Flower compares a reply with the order it answers, not with the key that brought it."""
     for source, refused in ((server.nodes[1], True), (server.nodes[0], False)):
         request = PushMessagesRequest()
@@ -182,12 +182,12 @@ def passed(headers: dict[str, str], peer: str, ours: str = OURS, proxies: tuple[
         ("testclient", OURS, False), ("0.0.0.0", OURS, False), ("::ffff:203.0.113.9", OURS, False),
     ],
 )  # fmt: skip
-def test_who_is_on_this_machine(peer: str, ours: str, local: bool) -> None:
+def test_callers_on_this_machine_by_address(peer: str, ours: str, local: bool) -> None:
     assert passed({}, peer, ours) is local
 
 
 @pytest.mark.parametrize("name", [*sorted(FORWARDED), b"x-forwarded-for", b"X-Forwarded-Host", b"x-forwarded-anything"])
-def test_what_came_through_a_proxy_is_foreign(name: bytes) -> None:
+def test_forwarded_requests_count_as_from_other_machines(name: bytes) -> None:
     for value in ("127.0.0.1", "", STRANGER, "for=127.0.0.1"):
         assert not passed({name.decode(): value}, "127.0.0.1")
 
@@ -200,7 +200,7 @@ def test_what_came_through_a_proxy_is_foreign(name: bytes) -> None:
         ("127.0.0.1, nonsense", False), ("127.0.0.2", False),
     ],
 )  # fmt: skip
-def test_a_named_proxy_is_believed(said: str | None, local: bool) -> None:
+def test_a_trusted_proxy_names_the_caller(said: str | None, local: bool) -> None:
     """Its last word counts: what stands before it came from the caller."""
     headers = {} if said is None else {"x-forwarded-for": said}
     assert passed(headers, "127.0.0.2", proxies=("127.0.0.2",)) is local
@@ -208,7 +208,7 @@ def test_a_named_proxy_is_believed(said: str | None, local: bool) -> None:
     assert not passed({"x-forwarded-for": "127.0.0.1"}, STRANGER, proxies=(STRANGER,)), "a proxy on another machine"
 
 
-def test_secrets_are_for_their_owner(tmp_path: Path) -> None:
+def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(UserError, match=r"cannot be read .*: `pa3dfl deploy init site` makes one"):
         read_secret(file, "pa3dfl deploy init site")

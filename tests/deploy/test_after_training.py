@@ -76,7 +76,7 @@ def test_a_node_that_comes_after_the_last_round_gets_a_model(method: str, room: 
     assert rows == {"0": "0", "1": "0", "2": "0", "3": "1"}
 
 
-def test_one_after_another_and_training_goes_on_without_them(tmp_path: Path) -> None:
+def test_nodes_join_one_after_another_and_training_ignores_them(tmp_path: Path) -> None:
     machines = trained(tmp_path, "pa3dfl", late=2)
     last = machines.here.pop(103)
     machines.train(join=True)
@@ -95,7 +95,7 @@ def test_one_after_another_and_training_goes_on_without_them(tmp_path: Path) -> 
     assert {node for node, order in machines.orders if order["kind"] == "train"} <= {100, 101}
 
 
-def test_a_joining_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_joining_continues(tmp_path: Path) -> None:
     machines = trained(tmp_path, "ditto")
     trainings = 0
 
@@ -158,7 +158,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, out + err
 
 
-def test_what_cannot_be_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_joining_is_refused_without_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machines = trained(tmp_path, "fedavg")
     machines.here[103]["capacity"] = "1/256"
     with pytest.raises(UserError, match="0 of 1 new node came"):

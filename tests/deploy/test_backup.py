@@ -60,7 +60,7 @@ def test_train_back_up_restore_resume(tmp_path: Path) -> None:
     assert same(saved(one).server, saved(machines.deployment.run).server)
 
 
-def test_what_is_in_it(tmp_path: Path) -> None:
+def test_files_of_a_backup(tmp_path: Path) -> None:
     """All that the server needs, for its owner only; nobody's private key, nothing of a running process."""
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=1)
     site = machines.deployment
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_is_committed_meanwhile(tmp_path: Path, monkeypatch: p
         (("restore", "site.tar", "text.tar"), "text.tar is not empty: choose another folder"),
     ],
 )
-def test_refused(words: tuple[str, ...], reason: str, capsys: Capture) -> None:
+def test_wrong_backups_are_refused(words: tuple[str, ...], reason: str, capsys: Capture) -> None:
     assert cli.main(["deploy", "init", "site", "--nodes", "1"]) == 0
     assert cli.main(["deploy", "backup", "site", "site.tar"]) == 0
     Path("text.tar").write_text("text")

@@ -82,7 +82,7 @@ def test_another_node_takes_the_place_of_one_that_left(live: Live) -> None:
     assert width(live, 3) == "1/8"
 
 
-def test_other_data_and_another_capacity_between_rounds(live: Live) -> None:
+def test_data_and_capacity_change_between_rounds(live: Live) -> None:
     """Node 0's file grows while the node runs; node 2 is started again with half the capacity."""
     training = begin(live)
     with np.load(live.folder / "node-0.npz") as f:

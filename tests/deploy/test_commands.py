@@ -30,7 +30,7 @@ def init(*words: str) -> Path:
     return Path("site")
 
 
-def test_what_init_writes(capsys: Capture) -> None:
+def test_files_that_init_writes(capsys: Capture) -> None:
     site = init("--nodes", "2", "--host", "fl.example.org", "--method", "ditto", "--mu", "0.5", "--rounds", "7")
     assert yaml.safe_load((site / "config.yaml").read_text()) == {
         "method": "ditto", "rounds": 7, "mu": 0.5, "data": "nodes", "clients": 2,
@@ -108,7 +108,7 @@ def test_insecure_has_neither_keys_nor_certificates() -> None:
         (("node", "bare", "--data", "rows.npz"), "bare/ca.crt is missing: copy the node's whole folder"),
     ],
 )
-def test_refused(words: tuple[str, ...], reason: str, tmp_path: Path, capsys: Capture) -> None:
+def test_wrong_calls_are_refused(words: tuple[str, ...], reason: str, tmp_path: Path, capsys: Capture) -> None:
     init("--nodes", "1")
     np.savez("rows.npz", x=np.zeros((9, 1, 8, 8), np.uint8), y=np.arange(9) % 3)
     for name, file in (("mine", "precious"), ("done/run", "config.yaml"), ("bare", "node.yaml")):
@@ -122,7 +122,7 @@ def test_refused(words: tuple[str, ...], reason: str, tmp_path: Path, capsys: Ca
     assert reason in err
 
 
-def test_code_of_one_s_own_is_told_to_nodes() -> None:
+def test_a_users_code_is_listed_in_node_yaml() -> None:
     (Path("mine.py")).write_text("from pa3dfl.methods import find\nBetter = find('fedavg')\n")
     site = init("--nodes", "1", "--method", "mine:Better")
     assert yaml.safe_load((site / "nodes" / "node-0" / "node.yaml").read_text())["code"] == ["mine:Better"]
@@ -144,7 +144,7 @@ def test_code_of_one_s_own_is_told_to_nodes() -> None:
          ("node", "site/nodes/node-0", "--data", "rows.npz"), "expected a list of package.module:name"),
     ],
 )  # fmt: skip
-def test_refused_before_anything_starts(
+def test_problems_are_refused_before_anything_starts(
     change: Callable[[Path], object], words: tuple[str, ...], reason: str, capsys: Capture
 ) -> None:
     site = init("--nodes", "1")
@@ -157,7 +157,7 @@ def test_refused_before_anything_starts(
     assert reason in err
 
 
-def test_a_port_in_use(capsys: Capture) -> None:
+def test_a_port_in_use_is_refused(capsys: Capture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         init("--nodes", "1", "--port", str(port))

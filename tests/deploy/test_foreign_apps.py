@@ -126,8 +126,8 @@ def test_flower_s_own_command_line(live: Live, other_machine: OtherMachine, tmp_
         assert (done.returncode == 0) == (code == 0), (name, done.stdout, done.stderr)
 
 
-def test_a_rogue_run_with_the_token(live: Live, other_machine: OtherMachine, tmp_path: Path) -> None:
-    """Flower takes the run; our executor on the server does not, and the next training goes on as ever."""
+def test_a_foreign_app_with_the_token_is_refused(live: Live, other_machine: OtherMachine, tmp_path: Path) -> None:
+    """Flower accepts the run, pa3dfl's executor on the server refuses it, and the next training works as before."""
     app, marker = write(tmp_path / "app", tmp_path / "marker"), tmp_path / "marker"
     env = ENVIRONMENT | flwr(
         tmp_path / "home", live, f"{other_machine.here}:{live.port}", live.deployment.token.read_text()
@@ -142,7 +142,7 @@ def test_a_rogue_run_with_the_token(live: Live, other_machine: OtherMachine, tmp
     assert not list(tmp_path.glob("marker*")), marker
 
 
-def test_fuzzed(live: Live, other_machine: OtherMachine) -> None:
+def test_fuzzed_requests_change_nothing(live: Live, other_machine: OtherMachine) -> None:
     """No crash, and memory stays: half of the requests without a key, half of a registered node that has gone mad."""
     fleet = [path for method, path in routes(create_app()) if path.startswith("/v1/fleet/")]
     plan = {"what": "fuzz", "fleet": fleet, "own": numbers(live)[1]}

@@ -60,7 +60,7 @@ def full(folder: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def test_the_disk_of_the_server_is_full(live: Live) -> None:
+def test_a_training_on_a_full_disk_ends_and_resumes(live: Live) -> None:
     """The training ends with one line; when there is room again, it goes on to the same bits."""
     live.configure(rounds=6, eval_every=3)
     training = live.train("--overwrite")

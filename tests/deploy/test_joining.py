@@ -74,7 +74,7 @@ def test_a_node_with_another_capacity_keeps_its_width(tmp_path: Path) -> None:
     assert [r["rejected"] for r in records(machines.deployment.run)] == [[], []]
 
 
-def test_more_rows_count_from_the_next_answer_on(tmp_path: Path) -> None:
+def test_added_rows_count_from_the_next_answer_on(tmp_path: Path) -> None:
     """The file of a node is replaced before it trains in round 2."""
     machines = Machines(tmp_path, CAPACITIES, method="ditto", per_round=3)
 
@@ -105,7 +105,7 @@ def test_more_rows_count_from_the_next_answer_on(tmp_path: Path) -> None:
         ({"sizes": [24, 4, 4], "capacity": 7}, "says capacity '7'"),
     ],
 )
-def test_false_numbers_of_rows(
+def test_false_numbers_of_rows_are_refused(
     said: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", per_round=3, rounds=1)

@@ -89,7 +89,7 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path, capsys: Capture) -> None
         (("site",), "the following arguments are required: NODE"),
     ],
 )
-def test_refused(command: str, words: tuple[str, ...], reason: str, capsys: Capture) -> None:
+def test_wrong_calls_are_refused(command: str, words: tuple[str, ...], reason: str, capsys: Capture) -> None:
     assert cli.main(["deploy", "init", "site", "--nodes", "2"]) == 0
     assert cli.main(["deploy", "init", "open", "--nodes", "2", "--insecure"]) == 0
     capsys.readouterr()
@@ -99,7 +99,7 @@ def test_refused(command: str, words: tuple[str, ...], reason: str, capsys: Capt
     assert reason in err
 
 
-def test_without_a_server_the_change_waits_for_it(capsys: Capture) -> None:
+def test_without_a_server_the_change_takes_effect_when_it_starts(capsys: Capture) -> None:
     assert cli.main(["deploy", "init", "site", "--nodes", "2", "--port", "1"]) == 0
     before = Path("site/keys/node-1.pub").read_bytes()
     assert cli.main(["deploy", "revoke", "site", "node-0"]) == 0

@@ -27,7 +27,7 @@ def scrape(port: int) -> dict[str, float]:
     return {" ".join((s.name, *s.labels.values())): s.value for family in families for s in family.samples}
 
 
-def test_what_prometheus_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_that_prometheus_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     machines, port = Machines(tmp_path, CAPACITIES, method="fedavg", per_round=3, rounds=2), free_port()
     during: list[dict[str, float]] = []
@@ -60,7 +60,7 @@ def test_what_prometheus_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert after["pa3dfl_rejected_updates_total"] == 0
 
 
-def test_only_this_machine_is_answered(tmp_path: Path) -> None:
+def test_metrics_are_served_to_this_machine_only(tmp_path: Path) -> None:
     machines, port = Machines(tmp_path, CAPACITIES), free_port()
     serve_metrics(machines.deployment, port)
     listening = subprocess.run(["ss", "-Hltn", f"sport = :{port}"], capture_output=True, text=True).stdout
@@ -74,7 +74,9 @@ def test_only_this_machine_is_answered(tmp_path: Path) -> None:
      ("70000", "metrics is 70000: expected at most 65535"),
      ("taken", "is in use: stop the program that listens there, or set another port in --metrics")],
 )  # fmt: skip
-def test_refused(port: str, reason: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_calls_are_refused(
+    port: str, reason: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     machines = Machines(tmp_path, CAPACITIES)
     if port == "taken":

@@ -68,7 +68,7 @@ def test_every_node_can_use_its_model(method: str, tmp_path: Path, capsys: pytes
     assert "model was tested are not at" in capsys.readouterr().err
 
 
-def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("rows.npz", x=np.zeros((4, 1, 8, 8), np.uint8), y=np.arange(4))
     (tmp_path / "model.json").write_text("{}")
     for model, reason in (("nowhere", "cannot be read"), ("model.json", "is not a personal model"), (".", "is not a")):
@@ -76,7 +76,7 @@ def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert reason in capsys.readouterr().err
 
 
-def test_who_goes_is_missing_and_who_comes_back_goes_on(tmp_path: Path) -> None:
+def test_a_node_that_leaves_is_missing_and_continues_when_it_returns(tmp_path: Path) -> None:
     """Node 1 is away in round 2 and back in round 3, with its private state."""
     machines = Machines(tmp_path, CAPACITIES, method="ditto", per_round=3, timeout=1.0)
     away = machines.here[101]
@@ -96,7 +96,7 @@ def test_who_goes_is_missing_and_who_comes_back_goes_on(tmp_path: Path) -> None:
     assert {o["client"]: o["receipt"] for o in third} == {0: 2, 1: 1, 2: 2}
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_a_round_without_answers_ends_the_training(tmp_path: Path) -> None:
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", timeout=0.5)
 
     def before(node: int, order: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def told(machines: Machines, order: dict[str, Any], **node: Any) -> dict[str, An
 
 
 @pytest.mark.parametrize("field", ["model", "method"])
-def test_code_is_run_only_if_the_node_was_told_of_it(field: str, machines: Machines) -> None:
+def test_code_runs_only_if_node_yaml_lists_it(field: str, machines: Machines) -> None:
     order = {"kind": "who", "config": OPTIONS | {"method": "fedavg", field: "spy:make"}}
     for code in ("", "other:make", "spy:makes", "spy"):
         error = told(machines, order, code=code)["error"]
@@ -53,7 +53,7 @@ def test_code_is_run_only_if_the_node_was_told_of_it(field: str, machines: Machi
     "wrong",
     [{"round": "../../../out"}, {"round": None}, {"round": 1.5}, {"round": True}, {"receipt": "../x"}, {"client": "0"}],
 )
-def test_what_becomes_a_file_name_is_a_number(wrong: dict[str, Any], machines: Machines) -> None:
+def test_values_that_become_file_names_must_be_numbers(wrong: dict[str, Any], machines: Machines) -> None:
     before = sorted(Path().rglob("*"))
     order = {"kind": "train", "client": 0, "round": 1, "receipt": None, "config": OPTIONS, "run": "abc"}
     [name] = wrong
@@ -61,13 +61,13 @@ def test_what_becomes_a_file_name_is_a_number(wrong: dict[str, Any], machines: M
     assert sorted(Path().rglob("*")) == before
 
 
-def test_what_a_server_says_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_from_the_server_are_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_messages()
     say("rejected: \x1b[2J\nroot logged in")
     assert capsys.readouterr().err == "pa3dfl: rejected: [2J root logged in\n"
 
 
-def test_only_our_app_and_our_kind_of_task() -> None:
+def test_other_apps_and_other_types_of_task_are_refused() -> None:
     ours: Any = SimpleNamespace(type="flwr-clientapp", fab_hash=app.HASH)
     assert refusal(ours, "flwr-clientapp") is None  # type: ignore[arg-type]
     for kind, hashed in (("flwr-agentapp", app.HASH), ("flwr-clientapp", "0" * 64), ("flwr-clientapp", "")):

@@ -103,7 +103,7 @@ def test_a_server_that_dies_ten_times_loses_at_most_the_running_rounds(three: Li
     assert same(saved(one).server, saved(three.deployment.run).server)
 
 
-def test_a_node_that_comes_back_has_its_state(three: Live) -> None:
+def test_a_restarted_node_has_its_state(three: Live) -> None:
     """Killed after its first round and started again: the file is as it was, and the next round goes on from it."""
     three.configure(method="ditto", rounds=4, per_round=3, timeout=40.0)
     training = three.train("--overwrite")
@@ -127,7 +127,7 @@ def test_a_node_that_comes_back_has_its_state(three: Live) -> None:
     assert same(private[1], load_file(folder / f"private.{int(receipt['round'])}.safetensors"))
 
 
-def test_who_is_not_known_does_not_get_in(three: Live) -> None:
+def test_an_unregistered_node_is_refused(three: Live) -> None:
     """Plaintext, another authority, a key that nobody registered: none of them becomes a node."""
     plain, forged, strange = (three.folder / name for name in ("plain", "forged", "strange"))
     for folder in (plain, forged, strange):
@@ -164,7 +164,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 @pytest.mark.parametrize("k", [1, 4, 7, 8])
-def test_killed_in_the_middle_of_a_round(k: int, eight: Live) -> None:
+def test_a_server_killed_in_the_middle_of_a_round(k: int, eight: Live) -> None:
     """The round ends in time, the missing are named, and the result is that of the survivors."""
     for i in range(8):
         if f"node-{i}" not in eight.running:

@@ -137,7 +137,7 @@ def nodes(server: Server) -> tuple[Speaker, Speaker]:
     return Speaker(server, 0), Speaker(server, 1)
 
 
-def test_every_order_has_one_answer_its_own(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
+def test_every_order_accepts_one_answer(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
     (a, b), leader = nodes, Leader(server)
     first, second = leader.ask(a.node.node_id, "1"), leader.ask(a.node.node_id, "2")
     theirs = leader.ask(b.node.node_id, "3")
@@ -171,7 +171,7 @@ def test_every_order_has_one_answer_its_own(server: Server, nodes: tuple[Speaker
     assert leader.answers(theirs) == {theirs: "three"}
 
 
-def test_an_answer_from_an_earlier_run(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
+def test_an_answer_from_an_earlier_run_is_refused(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
     a, old = nodes[0], Leader(server)
     asked = old.ask(a.node.node_id, "old")
     order = a.pull()
@@ -186,7 +186,9 @@ def test_an_answer_from_an_earlier_run(server: Server, nodes: tuple[Speaker, Spe
 
 
 @pytest.mark.timeout(60)
-def test_who_dies_while_it_uploads_does_not_hold_up_the_others(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
+def test_a_node_that_dies_while_it_uploads_does_not_delay_the_others(
+    server: Server, nodes: tuple[Speaker, Speaker]
+) -> None:
     (a, b), leader = nodes, Leader(server)
     while a.pull():  # what earlier tests left
         pass
@@ -203,7 +205,7 @@ def test_who_dies_while_it_uploads_does_not_hold_up_the_others(server: Server, n
     assert leader.answers(first) == {first: "one"}
 
 
-def test_what_nobody_answers_is_deleted(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
+def test_expired_messages_are_deleted(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
     """Orders that were never fetched, and an answer that nobody fetched; not before they expire."""
     (a, b), leader = nodes, Leader(server)
     state = server.app.state.linkstate_factory.state()
@@ -227,7 +229,7 @@ def stored(state: Any) -> int:
     return len(state.object_store)
 
 
-def test_a_server_that_fails_is_asked_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_repeated_while_the_server_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
 
     def failed(status: int) -> httpx.HTTPStatusError:

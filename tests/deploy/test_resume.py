@@ -58,7 +58,7 @@ def test_an_unknown_node_at_resume_stays_out(tmp_path: Path) -> None:
         machines.train(resume=True)
 
 
-def test_a_resumed_deployment_goes_on_in_the_same_tracked_run(tmp_path: Path) -> None:
+def test_a_resumed_deployment_continues_the_same_tracked_run(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=2, track="tensorboard")
     machines.train()

@@ -29,7 +29,7 @@ def init(*words: str, folder: str = "site") -> Path:
 
 
 @pytest.mark.parametrize("folder", ["site", 'my 100% "own" $HOME\'s site'])
-def test_units(folder: str) -> None:
+def test_files_for_systemd(folder: str) -> None:
     site = init("--service", "systemd", folder=folder)
     files = [
         site / "pa3dfl-server.service",
@@ -69,7 +69,7 @@ def test_compose_files() -> None:
             compose.PyCompose.from_yaml(text.replace("restart: on-failure", "restart: sometimes"))
 
 
-def test_what_was_changed_by_hand_stays(capsys: Capture) -> None:
+def test_files_changed_by_hand_are_kept(capsys: Capture) -> None:
     """The files come also to a deployment that was made without them."""
     site = init()
     assert not list(site.rglob("*.service"))

@@ -67,7 +67,9 @@ def rounds(live: Live) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from Linux's /proc")
-def test_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_training_survives_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Eight nodes: every 20 s one of six is killed and started again, one lies, one is slow."""
     (tmp_path / "tmp").mkdir()
     options = OPTIONS | {

@@ -79,7 +79,9 @@ def test_before_during_and_after_a_training(tmp_path: Path, monkeypatch: pytest.
     ("site", "reason"),
     [("nowhere", "nowhere is not a deployment"), ("site", "does not answer"), (".", ". is not a deployment")],
 )
-def test_no_status(site: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_without_a_server_there_is_no_status(
+    site: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["deploy", "init", "site", "--nodes", "1", "--port", "1"]) == 0
     capsys.readouterr()

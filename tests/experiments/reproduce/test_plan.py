@@ -43,7 +43,7 @@ def ideal(c: cells.Cell) -> bool:
     return c.seed == 0 and c.setting == "ideal"
 
 
-def test_what_each_part_runs() -> None:
+def test_runs_of_each_part() -> None:
     def rows(*parts: str, words: list[str] | None = None, setting: str = "hetero") -> set[str]:
         return {c.row for c in cells.plan(parts, ["cifar10"], [setting], words, [0])}
 
@@ -67,7 +67,7 @@ def test_what_each_part_runs() -> None:
         ("fedavg@mu=1", "it has no options"),
     ],
 )
-def test_methods_that_do_not_exist(word: str, message: str) -> None:
+def test_unknown_methods_are_refused(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         cells.plan(["overall"], ["cifar10"], ["hetero"], [word], [0])
 
@@ -79,18 +79,18 @@ CELL = cells.Cell("cifar100", "hetero", "ditto", 0)
     ("part", "rounds", "every", "patience"),
     [(Fraction(1), 2000, 10, 0.2), (Fraction(1, 10), 200, 10, 1.0), (Fraction(1, 999), 3, 2, 1.0), (1, 1, 1, 1.0)],
 )
-def test_how_long_a_cell_is_trained(part: Fraction | int, rounds: int, every: int, patience: float) -> None:
+def test_rounds_of_a_cell(part: Fraction | int, rounds: int, every: int, patience: float) -> None:
     config = cells.config_of(CELL, {}, part)
     assert (config.rounds, config.eval_every, config.patience) == (rounds, every, patience)
 
 
-def test_what_is_given_wins_over_the_preset_and_an_option_of_the_cell_over_what_is_given() -> None:
+def test_precedence_of_cell_given_options_and_preset() -> None:
     cell = cells.Cell("fashion-mnist-10k", "hetero", "ditto", 3, (("mu", "0.25"),))
     config = cells.config_of(cell, {"epochs": "1", "mu": 9}, 2)
     assert (config.epochs, config.clients, config.seed, config.options) == (1, 40, 3, {"mu": 0.25})
 
 
-def test_a_key_is_of_what_is_computed_and_not_of_where() -> None:
+def test_a_key_depends_on_the_computation_and_not_on_the_machine() -> None:
     base = cells.config_of(CELL, {"threads": 1, "device": "cpu"}, 5)
     same = {"threads": 2, "out": "x", "data_dir": "y", "engine": "sequential", "checkpoint_every": 3}
     for name, value in same.items():

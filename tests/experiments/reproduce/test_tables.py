@@ -111,7 +111,7 @@ def test_clients_are_paired_within_seeds_that_both_have() -> None:
     assert difference(a, b, "kept") is None
 
 
-def test_an_ablation_is_told_by_its_difference() -> None:
+def test_an_ablation_is_shown_as_a_difference() -> None:
     [column] = columns([record("pa3dfl", MANY), record("pa3dfl-flanc", FEW)])
     cells = cells_of(ablation.section(column), "Pa3dFL with FLANC's decomposition")
     d = np.subtract(FEW, MANY)
@@ -123,7 +123,7 @@ def test_an_ablation_is_told_by_its_difference() -> None:
 # --- what the page begins with ---
 
 
-def test_the_page_begins_with_who_leads_who_is_level_and_who_is_better() -> None:
+def test_the_page_begins_with_the_order_of_methods() -> None:
     def told(**others: list[float]) -> str:
         own = [record("pa3dfl", MANY)] + [record(k.replace("_", "-"), v) for k, v in others.items()]
         return verdict.opening(columns(own))
@@ -156,7 +156,7 @@ def test_the_page_says_what_the_parts_are_worth() -> None:
     assert start + f"worse on Fashion-MNIST Hetero (-25.8 ± {error:.1f}).\n" in told(FEW)
 
 
-def test_rules_are_told_apart() -> None:
+def test_rules_of_testing_are_shown_apart() -> None:
     def both(row: str, adapted: list[float], received: list[float]) -> dict:
         one, two = record(row, adapted), record(row, received)
         two["rules"]["received"] = two["rules"].pop("adapted")
@@ -168,7 +168,7 @@ def test_rules_are_told_apart() -> None:
     assert "- Tested as *received*, Pa3dFL is behind on Fashion-MNIST Hetero (FedAvg 87.5%, Pa3dFL 61.7%).\n" in text
 
 
-def test_of_several_lengths_the_longest_is_told() -> None:
+def test_of_several_lengths_the_longest_is_shown() -> None:
     short = [record("pa3dfl", FEW), record("fedavg", MANY)]
     long = [record("pa3dfl", MANY, planned_rounds=500, seed=s) for s in (0, 1)]
     text = verdict.opening(columns([*short, *long, record("fedavg", FEW, planned_rounds=500)]))
@@ -176,7 +176,7 @@ def test_of_several_lengths_the_longest_is_told() -> None:
     assert cells_of(text, "Fashion-MNIST Hetero")[2] == "87.5, leads"
 
 
-def test_where_runs_were_made() -> None:
+def test_machines_of_the_runs_are_named() -> None:
     text = page.provenance([record("pa3dfl", MANY), record("fedavg", FEW, commit="def+", device="another")])
     assert "- a processor: 1 run, 1 min 00 s, precision fp32" in text
     assert "commits: abc, def+ (+: with changes)" in text

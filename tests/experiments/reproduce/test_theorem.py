@@ -15,7 +15,7 @@ from pa3dfl.methods import assembly
 from pa3dfl.methods.pa3dfl.method import HN, U, hypernetwork
 
 
-def test_the_steps_hold_the_objectives_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_steps_contain_the_objectives_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     made = convergence.make(rows=6)
     method, task = made
     [first, second] = convergence.descend(made, 2)

@@ -79,7 +79,7 @@ def test_unfinished_not_yet_tested_and_without_capacities(tmp_path: Path) -> Non
     assert "the worst fifth, at equal capacity" in said(write_run(tmp_path / "ideal", ideal=True))
 
 
-def test_many_clients_are_sampled_and_the_page_says_so(tmp_path: Path) -> None:
+def test_many_clients_are_sampled_and_the_page_says_that(tmp_path: Path) -> None:
     page.write([write_run(tmp_path / "a", clients=100_000, evaluations=1)], tmp_path / "a.html")
     assert (tmp_path / "a.html").stat().st_size < 2e6
     assert "400 of 100,000 clients are shown" in (tmp_path / "a.html").read_text()
@@ -160,7 +160,9 @@ def test_a_page_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert load(a)._repr_html_() is None
 
 
-def test_a_page_that_fails_costs_one_line_and_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_fails_costs_one_line_and_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[str] = []
     monkeypatch.setattr(page, "write", lambda *_, **__: 1 / 0)
     with page.Renewed(tmp_path, lines.append) as renewed:
@@ -230,7 +232,7 @@ def test_many_labels_share_ten_colours() -> None:
     assert grouped(np.array([3, 4])) == [3, 4]
 
 
-def test_what_is_broken_is_named(tmp_path: Path) -> None:
+def test_broken_files_are_named(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
     (path / "history" / "round-0000002.npz").write_text("no archive")
     with pytest.raises(UserError, match=r"round-0000002\.npz cannot be read"):
