@@ -25,7 +25,7 @@ TINY = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the reader is. The caller's directory, path and threads are as before afterwards."""
+    """The directory of the reader. Afterwards the caller's directory, path and threads are restored."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     threads = torch.get_num_threads()

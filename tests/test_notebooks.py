@@ -36,5 +36,5 @@ def test_a_notebook_runs_and_shows_the_page(name: str, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.name)
 def test_a_notebook_is_kept_small(file: Path) -> None:
-    """Without outputs that nobody can review."""
+    """Without stored outputs, which nobody can review."""
     assert file.stat().st_size < 300_000

@@ -31,7 +31,7 @@ def done(*command: object, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as a release is, from a copy: nothing that an earlier build left behind comes in."""
+    """Built like a release, from a copy without files of earlier builds."""
     pytest.importorskip("build", reason="`build` is not installed: pip install 'pa3dfl[dev]'")
     tree = tmp_path_factory.mktemp("tree")
     for name in SOURCES:
@@ -49,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment with the wheel. Its dependencies are read from the present one: nothing is downloaded."""
+    """A new environment with the wheel. It uses the dependencies of this environment: nothing is downloaded."""
     venv = tmp_path_factory.mktemp("venv")
     done(sys.executable, "-m", "venv", "--without-pip", venv, cwd=venv)
     python = venv / "bin" / "python"

@@ -20,7 +20,7 @@ WIDTHS = ("1/2", "1")
 
 
 def recurrent(h: int, gates: int, layers: int) -> int:
-    """Each gate has a product with the inputs and one with the state."""
+    """A gate takes one product with the inputs and one with the state."""
     return TOKENS * layers * gates * 2 * h * h + h * CLASSES
 
 
@@ -59,7 +59,7 @@ def counted(network: nn.Module, x: Tensor) -> int:
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.rpartition(":")[2])
 def test_cost_of_a_sequence_network_equals_torchs_flop_counter(name: str, capsys: Capture) -> None:
-    """Of the network that its factory gives, run on numbers; and of the formula."""
+    """The count for the factory's network, run on numbers, and by the formula."""
     shape, formula = CASES[name]
     flags = ("--input-shape", ",".join(map(str, shape)), "--classes", str(CLASSES), "--batch", str(BATCH))
     ratios = [f for w in WIDTHS for f in ("--width", w)]

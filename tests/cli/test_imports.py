@@ -30,7 +30,7 @@ COMMANDS = ("report", "page", "resume", "compare", "tune", "methods", "cost", "d
 
 
 def fresh(program: str, *argv: str) -> tuple[str, str, float]:
-    """What it printed on each stream, and its seconds of processor: those of the clock depend on what else runs."""
+    """Its output on each stream, and its seconds of processor time: wall time depends on what else runs."""
     before = os.times()
     done = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True, timeout=60)
     after = os.times()

@@ -78,7 +78,7 @@ TABLE = [
 
 
 def rounded(x: float, like: str) -> str:
-    """With as many digits after the point as the paper prints."""
+    """Rounded to as many digits as the paper prints."""
     return f"{x:.{len(like.partition('.')[2])}f}".removeprefix("0")
 
 

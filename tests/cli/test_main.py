@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("workspace")
 
 
 def test_every_error_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for messages of other people's code, and with code 1 for the system's refusals."""
+    """Messages of other libraries too; errors of the system have code 1."""
     for error, code, line in (
         (UserError("a\n  b\n"), 2, "pa3dfl: a b\n"),
         (OSError(28, "No space left on device", "x/y"), 1, "pa3dfl: x/y: No space left on device\n"),
@@ -45,7 +45,7 @@ def program(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_program_refuses_with_code_2_and_one_line() -> None:
-    """Warnings of libraries would show here, unlike in this process."""
+    """In a process of its own, where warnings of libraries would show."""
     done = program(*RUN, "--p-min", "1/64")
     assert done.returncode == 2
     assert done.stdout == ""

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("workspace")
 
 
 def test_run(capsys: Capture, tmp_path: Path) -> None:
-    """Flags over file; a run is the same from the same seed, and what was printed is what is kept."""
+    """Flags override the file; equal seeds give equal runs; the printed summary is the stored one."""
     file, out = tmp_path / "run.yaml", tmp_path / "run"
     file.write_text("method: fedavg\nrounds: 9\nseed: 3\nlr: 0.05\naugment:\n")
     summary = printed(capsys, *RUN, str(file), "--out", str(out), "--augment")

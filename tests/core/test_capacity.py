@@ -100,7 +100,7 @@ def test_a_list_keeps_its_order() -> None:
 
 @pytest.mark.parametrize("start", ["", "\ufeff"])
 def test_a_file_names_clients_in_any_order(tmp_path: Path, start: str) -> None:
-    """The second is what spreadsheets write."""
+    """Also with the byte-order mark that spreadsheets write."""
     file = tmp_path / "r.csv"
     file.write_text(f"{start}client,r,note\n2,25%,a\n0,1,b\n1,1/16,c\n", "utf-8")
     assert capacities(str(file), 3, 0) == [1, SIXTEENTH, Fraction(1, 4)]

@@ -191,7 +191,7 @@ def test_an_absent_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_may_hold_options_by_method() -> None:
-    """So that one file serves several methods, each with options that the others do not know."""
+    """One file serves several methods with different options."""
     shared = {"data": "cifar100", "methods": {"pa3dfl": {"hidden": 8, "ideal": {"lr": 0.3}}, "ditto": {"mu": 0.5}}}
     assert assembly.configure({**shared, "method": "pa3dfl"}).options["hidden"] == 8
     assert assembly.configure({**shared, "method": "pa3dfl", "setting": "ideal"}).lr == 0.3

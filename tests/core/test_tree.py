@@ -75,7 +75,7 @@ def test_mean_by_hand() -> None:
 
 
 def test_the_mean_keeps_the_order() -> None:
-    """In float32, 1e8 + 1 − 1e8 is 0 from the left and 1 in another order."""
+    """In float32, 1e8 + 1 − 1e8 is 0 summed from the left, and 1 in another order."""
     big, one, less, none = ({"w": torch.tensor([x])} for x in (1e8, 1.0, -1e8, 0.0))
     assert mean([big, one, less, none])["w"].item() == 0.0
     assert mean([big, less, one, none])["w"].item() == 0.25

@@ -47,7 +47,7 @@ RAW = {
 
 
 def moments() -> bytes:
-    """The same as one array for each column."""
+    """The same data with one array for each column."""
     x = np.concatenate([np.hstack([SIGNAL + user, SIGNAL - user]) for user in (1, 7)]).astype(np.float32)
     label = np.full(600, -1, np.int8)
     label[:WINDOW], label[310 : 310 + 2 * WINDOW + 5], label[579:590] = 1, 4, 8

@@ -73,7 +73,7 @@ def test_dirichlet_keeps_sizes_alike_and_alpha_sets_the_skew() -> None:
 
 
 def test_dirichlet_follows_the_label_distribution() -> None:
-    """α·p*: where a label is nine times as frequent, so it is within clients."""
+    """Dirichlet(α·p*): a label that is nine times as frequent is so within clients too."""
     y = (np.arange(10_000) % 10 == 0).astype(np.int64)
     counts = label_counts(cut("dirichlet", y, 10, alpha=1e5), y, 2)
     assert np.abs(counts[:, 1] / counts.sum(1) - 0.1).max() < 0.01

@@ -80,7 +80,7 @@ def check(kernels: ModuleType, case: str, dtype: torch.dtype, device: str, rtol:
 
 
 def check_nothing_is_learned(case: str, device: str) -> None:
-    """From what clients left as it was: the same bits are decoded again."""
+    """Clients return their entries unchanged: the same bits are decoded again."""
     decoders, clients = fresh(case, torch.float32, device)
     before = [d.weight.clone() for d in decoders]
     fused.decode(decoders, clients)
@@ -104,7 +104,7 @@ def test_plain_decoders_equal_the_definition(case: str, cached_rows: int, monkey
 
 
 def test_parts_of_a_decoder_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third and fourth row of outputs are nobody's."""
+    """No client holds the third and fourth row of outputs."""
     d = Decoder(torch.arange(4 * 2 * 3.0)[:, None], torch.zeros(4 * 2 * 3), torch.arange(2.0)[:, None], (4, 2, 3))
     own = [torch.zeros(1, 2, 3), torch.zeros(2, 2, 1)]
 

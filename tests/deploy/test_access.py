@@ -68,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
 
 
 def test_unregistered_callers_reach_nothing(server: Server) -> None:
-    """Every route and others, whatever they bring along: no key, the token, a wrong key, an old signature."""
+    """Every route and unknown ones, with no key, the token, a wrong key, an old signature."""
     fleet = server.guarded.fleet
     brought = [
         PROTOBUF,
@@ -89,7 +89,7 @@ def test_unregistered_callers_reach_nothing(server: Server) -> None:
 
 
 def test_a_node_reaches_only_what_nodes_need(server: Server) -> None:
-    """With a registered key, and with the token on top of it: the fleet's paths, in its own name."""
+    """With a registered key, even with the token too: only the paths of the fleet, in its own name."""
     for method, path in [*routes(server.app), *(("POST", p) for p in UNKNOWN)]:
         if (method, path) not in {("POST", p) for p in server.guarded.fleet}:
             headers = signed(server.keys[0]) | {"authorization": f"Bearer {server.token}"}
@@ -122,7 +122,7 @@ def test_no_body_of_an_unregistered_caller_is_read(server: Server) -> None:
 
 
 def test_this_machine_needs_the_token_and_the_secret(server: Server) -> None:
-    """Without them, only what tells nothing answers; with them, the interface they are for."""
+    """Without a secret only harmless paths answer; each secret opens its own interface."""
     open_to_all = {"/health", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/v1/control/get-login-details",
                    "/v1/control/get-auth-tokens"}  # fmt: skip
     for method, path in routes(server.app):
@@ -143,7 +143,7 @@ def test_this_machine_needs_the_token_and_the_secret(server: Server) -> None:
 
 
 def test_a_node_cannot_reply_in_another_nodes_name(server: Server) -> None:
-    """Flower compares a reply with the order it answers, not with the key that brought it."""
+    """Flower compares a reply with its order, not with the key of its sender."""
     for source, refused in ((server.nodes[1], True), (server.nodes[0], False)):
         request = PushMessagesRequest()
         request.node.node_id = server.nodes[0]
@@ -201,7 +201,7 @@ def test_forwarded_requests_count_as_from_other_machines(name: bytes) -> None:
     ],
 )  # fmt: skip
 def test_a_trusted_proxy_names_the_caller(said: str | None, local: bool) -> None:
-    """Its last word counts: what stands before it came from the caller."""
+    """Only the last address counts: the caller may have written those before it."""
     headers = {} if said is None else {"x-forwarded-for": said}
     assert passed(headers, "127.0.0.2", proxies=("127.0.0.2",)) is local
     assert not passed({"x-forwarded-for": "127.0.0.1"}, "127.0.0.3", proxies=("127.0.0.2",))

@@ -27,7 +27,7 @@ def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(folder: Path, method: str, late: int = 1, **options: object) -> Machines:
-    """The last nodes are not there while the others train."""
+    """The last nodes are absent while the others train."""
     machines = Machines(folder, CAPACITIES, method=method, newcomer_rounds=2, **SMALL.get(method, {}) | options)
     away = {100 + i: machines.here.pop(100 + i) for i in range(4 - late, 4)}
     machines.train(wait_for=4 - late)
@@ -41,7 +41,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def rounds_of(machines: Machines) -> dict[int, int]:
-    """By newcomer, the largest number of rounds after which it was tested."""
+    """For each newcomer, the largest number of rounds after which it was tested."""
     with (machines.deployment.run / "newcomers.csv").open() as f:
         return {int(row["client"]): int(row["k"]) for row in csv.DictReader(f)}
 
@@ -52,7 +52,7 @@ def rounds_of(machines: Machines) -> dict[int, int]:
     + [("pa3dfl", True), ("tailorfl", True)],
 )
 def test_a_node_that_comes_after_the_last_round_gets_a_model(method: str, room: bool, tmp_path: Path) -> None:
-    """Whether its number was free from the start, or is a new one; the others are not disturbed."""
+    """Its client number may be free from the start or new; the other nodes get no orders."""
     machines = trained(tmp_path, method, **({"clients": 5} if room else {}))
     run, nodes = machines.deployment.run, machines.deployment.nodes
     kept = ["rounds.jsonl", "summary.json", *(f"checkpoints/{p.name}" for p in (run / "checkpoints").glob("*"))]

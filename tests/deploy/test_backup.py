@@ -28,11 +28,11 @@ def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Lost(BaseException):
-    """The machine of the server is gone."""
+    """Delete the server's folder, as if its machine were lost."""
 
 
 def test_train_back_up_restore_resume(tmp_path: Path) -> None:
-    """The backup is made within round 3 of 4; the rest of round 3, with whatever it wrote, is lost with the machine."""
+    """The backup is made within round 3 of 4; everything that round 3 writes later is lost with the machine."""
     machines = Machines(tmp_path, CAPACITIES, method="ditto", rounds=4)
     left = 2
 
@@ -61,7 +61,7 @@ def test_train_back_up_restore_resume(tmp_path: Path) -> None:
 
 
 def test_files_of_a_backup(tmp_path: Path) -> None:
-    """All that the server needs, for its owner only; nobody's private key, nothing of a running process."""
+    """All that the server needs, readable by its owner only; no private key of a node, no file of a running process."""
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=1)
     site = machines.deployment
     with closing(sqlite3.connect(site.path / "superlink.db")) as db:
@@ -140,7 +140,7 @@ def test_wrong_backups_are_refused(words: tuple[str, ...], reason: str, capsys: 
 @pytest.mark.parametrize("existed", [False, True])
 @pytest.mark.parametrize("why", ["would be extracted to", "File too large"])
 def test_a_restore_that_fails_halfway_leaves_nothing(existed: bool, why: str, capsys: Capture) -> None:
-    """Its last file belongs elsewhere, or is not allowed to be so large; the others were unpacked before."""
+    """The last file of the archive cannot be written; the others were unpacked before."""
     assert cli.main(["deploy", "init", "site", "--nodes", "1"]) == 0
     assert cli.main(["deploy", "backup", "site", "site.tar"]) == 0
     shutil.copy("site.tar", "broken.tar")

@@ -30,7 +30,7 @@ WHO = ("server", "node-0", "node-1", "node-2")
 
 @pytest.fixture(scope="module")
 def clocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Clock]:
-    """Each machine has its own; node-1's is an hour behind from the start, node-2's an hour ahead."""
+    """Each machine has a clock of its own; node-1's is an hour behind from the start, node-2's an hour ahead."""
     clocks = {who: Clock(tmp_path_factory.mktemp(f"clock-{who}")) for who in WHO}
     clocks["node-1"].jump(-HOUR)
     clocks["node-2"].jump(HOUR)
@@ -67,7 +67,7 @@ def test_the_clock_of_the_tests_moves(tmp_path: Path) -> None:
 
 
 def test_a_training_goes_on(clocks: dict[str, Clock], live: Live) -> None:
-    """The server's clock jumps an hour forwards, then two back; then a node's jumps: no round loses anybody."""
+    """The server's clock jumps an hour forwards, then two back; then a node's clock jumps: no round loses a client."""
     live.configure(rounds=8)
     training = live.train("--overwrite")
     live.wait_for_round(1, 400)
@@ -86,7 +86,7 @@ def test_a_training_goes_on(clocks: dict[str, Clock], live: Live) -> None:
 
 
 def test_a_server_that_starts_again_with_another_time(clocks: dict[str, Clock], live: Live) -> None:
-    """Its clock is still wrong, and now it believes it. The nodes that are connected follow."""
+    """The restarted server uses its wrong clock. The connected nodes adopt its time."""
     live.configure(rounds=2)
     live.kill("server")
     live.server()
@@ -103,7 +103,7 @@ def test_a_server_that_starts_again_with_another_time(clocks: dict[str, Clock], 
     ],
 )
 def test_a_node_whose_clock_is_days_off(days: int, said: str, clocks: dict[str, Clock], live: Live) -> None:
-    """It says so; it connects once its clock is set, without being started again."""
+    """The node warns; it connects when its clock is set, without a restart."""
     clocks["node-0"].jump(days * 24 * HOUR)
     live.kill("node-0", signal.SIGTERM)
     (live.folder / "node-0.log").unlink()

@@ -57,7 +57,7 @@ def test_files_that_init_writes(capsys: Capture) -> None:
 
 
 def test_init_again_adds_nodes_and_keeps_keys() -> None:
-    """And a token, if the site was made before there were tokens."""
+    """It also adds a token, if the site was made before there were tokens."""
     site = init("--nodes", "1")
     key, token = (site / "nodes" / "node-0" / "key").read_bytes(), (site / "token").read_bytes()
     init("--nodes", "3")

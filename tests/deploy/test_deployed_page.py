@@ -26,7 +26,7 @@ SHOWN = "n => Object.fromEntries(Object.entries(pa3dfl.source(n)).map(([k, v]) =
 
 @pytest.fixture
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    """Node 2 comes in round 1, node 1 gives false numbers in round 2, node 0 goes in round 3 for good."""
+    """Node 2 joins in round 1, node 1 sends false numbers in round 2, node 0 leaves in round 3."""
     monkeypatch.chdir(tmp_path)
     options = SMALL["pa3dfl"] | {"method": "pa3dfl", "per_round": 3, "rounds": 4, "timeout": 1.0}
     machines = Machines(tmp_path, CAPACITIES, **options)

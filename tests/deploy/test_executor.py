@@ -46,7 +46,7 @@ def test_another_secret(machines: Machines) -> None:
 def test_a_clock_that_is_set_between_signing_and_checking(
     ahead: list[int], machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two refusals in a row are no reason to end, three are."""
+    """The executor ends after three refusals in a row, not after two."""
     here, hours = threading.current_thread(), iter(ahead)
 
     def now(tz: datetime.tzinfo) -> datetime.datetime:

@@ -38,7 +38,7 @@ other_machine = machine_for_module(OtherMachine)
 
 @pytest.fixture(scope="module")
 def live(other_machine: OtherMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server on an address of this machine that others reach; one node here, one there."""
+    """A server that other machines can reach; one node on this machine, one on another."""
     options = OPTIONS | {"method": "ditto", "rounds": 1, "eval_every": 1, "timeout": 120.0}
     with Live(tmp_path_factory.mktemp("access"), ["1", "1/4"], **options, host=other_machine.here) as live:
         write_certificates(live.folder / "other", other_machine.here)
@@ -94,7 +94,7 @@ def test_nodes_train_on_both_machines(live: Live) -> None:
 
 
 def test_no_request_from_outside_succeeds(live: Live, other_machine: OtherMachine) -> None:
-    """All paths × nothing, a wrong key, another node's key, the token × TLS, another authority, plaintext."""
+    """Every path with no key, a wrong key, another node's key and the token; over TLS, another authority, plaintext."""
     every = [*routes(create_app()), *(("POST", p) for p in UNKNOWN)]
     came = outside_caller(live, other_machine, what="try_all", routes=every, victim=numbers(live)[0])
     assert came.total() == 12 * len(every)
@@ -107,7 +107,7 @@ def test_no_request_from_outside_succeeds(live: Live, other_machine: OtherMachin
 
 
 def test_flower_s_own_command_line(live: Live, other_machine: OtherMachine, tmp_path: Path) -> None:
-    """From another machine it does nothing, even with the token; here it asks for the token."""
+    """From another machine no command works, even with the token; on this machine commands need the token."""
     app, address = write(tmp_path / "app", tmp_path / "marker"), f"{other_machine.here}:{live.port}"
     write_node_key(tmp_path / "mine")
     (tmp_path / "mine.pub").write_bytes(write_node_key(tmp_path / "mine"))
@@ -143,7 +143,7 @@ def test_a_foreign_app_with_the_token_is_refused(live: Live, other_machine: Othe
 
 
 def test_fuzzed_requests_change_nothing(live: Live, other_machine: OtherMachine) -> None:
-    """No crash, and memory stays: half of the requests without a key, half of a registered node that has gone mad."""
+    """No crash and no growth of memory; half of the requests have no key, half have a registered node's key."""
     fleet = [path for method, path in routes(create_app()) if path.startswith("/v1/fleet/")]
     plan = {"what": "fuzz", "fleet": fleet, "own": numbers(live)[1]}
     pid = live.running["server"].pid
@@ -161,7 +161,7 @@ def test_fuzzed_requests_change_nothing(live: Live, other_machine: OtherMachine)
 
 
 def test_a_server_that_was_taken_over_runs_nothing_on_a_node(live: Live, tmp_path: Path) -> None:
-    """It has the certificates and the nodes' trust, and sends them an app of its own, and orders of its own."""
+    """The attacker has the server's certificates, and sends the nodes a foreign app and foreign orders."""
     marker = tmp_path / "marker"
     theirs = bundle(write(tmp_path / "app", marker))
     nodes = numbers(live)
@@ -207,7 +207,7 @@ def test_a_server_that_was_taken_over_runs_nothing_on_a_node(live: Live, tmp_pat
 
 
 def test_flower_s_own_executor_would_have_run_it(live: Live, tmp_path: Path) -> None:
-    """What the tests above look for can be seen: the same app, the same server, a node as Flower starts it."""
+    """A check of the tests above: on a node started by Flower itself, the same app from the same server does run."""
     theirs = bundle(write(tmp_path / "app", tmp_path / "marker"))
     nodes = numbers(live)
     live.kill("node-0")

@@ -40,7 +40,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @contextmanager
 def full(folder: Path) -> Iterator[None]:
-    """Not a byte is left."""
+    """Fill the disk completely within the block."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as f:
         try:
@@ -61,7 +61,7 @@ def full(folder: Path) -> Iterator[None]:
 
 
 def test_a_training_on_a_full_disk_ends_and_resumes(live: Live) -> None:
-    """The training ends with one line; when there is room again, it goes on to the same bits."""
+    """The training ends with one line; with free space again, the resumed training ends with the same bits."""
     live.configure(rounds=6, eval_every=3)
     training = live.train("--overwrite")
     live.wait_for_round(2)

@@ -29,7 +29,7 @@ def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def heartbeat(site: DeploymentFolder, key: ec.EllipticCurvePrivateKey, node: int) -> int:
-    """The status with which a node's message is answered."""
+    """The HTTP status of the answer to a node's message."""
     path = f"{FLEET}send-node-heartbeat"
     content = asked(path, node, public_key_to_bytes(key.public_key())).SerializeToString()
     with httpx.Client(verify=ssl.create_default_context(cafile=site.ca())) as client:

@@ -41,7 +41,7 @@ def test_same_bits_as_on_one_machine(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["pa3dfl", "ditto", "pfedgate", "local-only", "tailorfl"])
 def test_every_node_can_use_its_model(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`predict` says of a node's test rows what the federation counted."""
+    """`predict` has the accuracy on a node's test rows that the federation counted."""
     machines = Machines(tmp_path, CAPACITIES, method=method, **SMALL.get(method, {}))
     machines.train()
     rows = list(csv.DictReader((machines.deployment.run / "clients.csv").open()))

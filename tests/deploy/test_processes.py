@@ -81,7 +81,7 @@ def test_same_bits_as_on_one_machine(method: str, three: Live) -> None:
 
 
 def test_a_server_that_dies_ten_times_loses_at_most_the_running_rounds(three: Live) -> None:
-    """SuperLink and server app die at random moments; both come back, the nodes by themselves, bits as if nothing."""
+    """SuperLink and server app are killed at random times and restarted; nodes reconnect, and the bits are the same."""
     rounds, moments = 14, random.Random(1)
     three.configure(method="ditto", rounds=rounds)
     for death in range(10):
@@ -104,7 +104,7 @@ def test_a_server_that_dies_ten_times_loses_at_most_the_running_rounds(three: Li
 
 
 def test_a_restarted_node_has_its_state(three: Live) -> None:
-    """Killed after its first round and started again: the file is as it was, and the next round goes on from it."""
+    """A node is killed after its first round and restarted: its state file is unchanged, and the next round uses it."""
     three.configure(method="ditto", rounds=4, per_round=3, timeout=40.0)
     training = three.train("--overwrite")
     three.wait_for("3 of 3 nodes are here")
@@ -128,7 +128,7 @@ def test_a_restarted_node_has_its_state(three: Live) -> None:
 
 
 def test_an_unregistered_node_is_refused(three: Live) -> None:
-    """Plaintext, another authority, a key that nobody registered: none of them becomes a node."""
+    """Plaintext, another authority, an unregistered key: none of them becomes a node."""
     plain, forged, strange = (three.folder / name for name in ("plain", "forged", "strange"))
     for folder in (plain, forged, strange):
         shutil.copytree(three.deployment.nodes / "node-0", folder, ignore=shutil.ignore_patterns("state", "flower"))

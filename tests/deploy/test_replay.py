@@ -34,7 +34,7 @@ from pa3dfl.engines.flower.engine import content, record
 
 
 class Speaker:
-    """A node that says what it wants, signed with its own key."""
+    """A node that sends any requests, signed with its own key."""
 
     def __init__(self, server: Server, i: int) -> None:
         key = server.keys[i]
@@ -85,7 +85,7 @@ class Speaker:
 
 
 class Leader:
-    """The server's program in a run that was started with the token."""
+    """The server's side of a run that was started with the token."""
 
     def __init__(self, server: Server) -> None:
         local = TestClient(server.guarded, "https://127.0.0.1:9093", client=("127.0.0.1", 50001))
@@ -206,7 +206,7 @@ def test_a_node_that_dies_while_it_uploads_does_not_delay_the_others(
 
 
 def test_expired_messages_are_deleted(server: Server, nodes: tuple[Speaker, Speaker]) -> None:
-    """Orders that were never fetched, and an answer that nobody fetched; not before they expire."""
+    """Orders and an answer that nobody fetched are deleted once they have expired."""
     (a, b), leader = nodes, Leader(server)
     state = server.app.state.linkstate_factory.state()
     sweep(state, grace=-1e9)

@@ -22,7 +22,7 @@ def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("method", ["pa3dfl", "ditto"])
 def test_resume_gives_the_same_bits(method: str, tmp_path: Path) -> None:
-    """Everybody falls silent in the middle of round 2; the next server goes on from round 1."""
+    """No node answers from the middle of round 2 on; the next server continues after round 1."""
     chosen = {"method": method} | SMALL.get(method, {})
     machines = Machines(tmp_path, CAPACITIES, **chosen, timeout=0.5)
     everybody = dict(machines.here)
@@ -42,7 +42,7 @@ def test_resume_gives_the_same_bits(method: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_node_at_resume_stays_out(tmp_path: Path) -> None:
-    """The resumed run has no free client number; another node is there, and another key under a known name."""
+    """The resumed run has no free client number for a new node, nor for another key under a known name."""
     machines = Machines(tmp_path, CAPACITIES, method="fedavg", rounds=2)
     machines.train()
     machines.configure(rounds=3)
@@ -74,7 +74,7 @@ class Killed(BaseException):
 
 
 def test_a_server_killed_ten_times(tmp_path: Path) -> None:
-    """At random moments of a run: each time at most the running round is lost, and the end has the same bits."""
+    """Killed at random times, a run loses at most the running round each time and ends with the same bits."""
     machines = Machines(tmp_path, CAPACITIES, method="ditto", rounds=8, eval_every=4)
     rng, kills, left = random.Random(0), 0, 0
 

@@ -70,7 +70,7 @@ def test_compose_files() -> None:
 
 
 def test_files_changed_by_hand_are_kept(capsys: Capture) -> None:
-    """The files come also to a deployment that was made without them."""
+    """The files can be added to a deployment that was made without them."""
     site = init()
     assert not list(site.rglob("*.service"))
     init("--service", "systemd")

@@ -144,7 +144,7 @@ def window(memory: list[tuple[float, dict[str, float]]], name: str) -> tuple[flo
 
 
 def left_over(live: Live, folder: Path) -> list[str]:
-    """Files that nobody needs any more: of other programs, half-written ones, private states beyond those kept."""
+    """Files that should have been removed: of other programs, half-written ones, too old private states."""
     found = [str(p.relative_to(folder)) for p in (folder / "tmp").rglob("*") if p.is_file()]
     for path in live.deployment.path.rglob("*"):
         if path.suffix in (".tmp", ".part") or path.name.startswith(".tmp"):

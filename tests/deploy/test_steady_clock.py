@@ -80,7 +80,7 @@ def stamp(at: float) -> str:
 def test_a_node_takes_the_time_of_the_server(
     said: str, now: float, words: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of up to a day's difference. A date without a zone is none."""
+    """A difference of at most a day is adopted. A date without a zone is refused."""
     assert clock.follow(said) == (now != T)
     assert seconds(clock.now()) == now
     assert words in caplog.text
@@ -90,7 +90,7 @@ def test_a_node_takes_the_time_of_the_server(
 def test_a_server_that_starts_with_an_earlier_time(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes that were present can come back after Flower's minute, not after the hours by which it was ahead."""
+    """Nodes can reconnect after Flower's minute, not after the hours by which the clock was ahead."""
     machines = Machines(tmp_path, ["1"], method="fedavg")
     clock.use()
     with serving(machines) as state:

@@ -88,7 +88,7 @@ def test_watched_a_node_revoked_and_a_key_replaced_while_it_trains(tmp_path: Pat
 
 
 def test_backed_up_while_it_trains_and_restored_elsewhere(tmp_path: Path) -> None:
-    """The server's folder is lost; the nodes go on with the server that was restored, and the bits are the same."""
+    """The server's folder is lost; the nodes continue with the restored server, and the bits are the same."""
     options = OPTIONS | {"method": "ditto", "rounds": 6}
     with Live(tmp_path, CAPACITIES, **options) as live:
         live.server()

@@ -80,7 +80,7 @@ BAD: dict[str, tuple[Tamper, str]] = {
 
 @pytest.mark.parametrize("name", UPLOADING)
 def test_bad_updates_are_named_and_change_nothing(name: str, make_task: Make, tmp_path: Path) -> None:
-    """The server's state is that of the honest clients, whatever client 1 sends; and client 1 is told."""
+    """Whatever client 1 sends, the server's state is that of the honest clients, and client 1 learns the reason."""
     method = find(name)(**SMALL.get(name, {}))
     task = make_task(method)
     nodes, start = Nodes(method, task, tmp_path), fresh(method, task)

@@ -108,7 +108,7 @@ def test_steps_in_float32(name: str, device: str, make_task: Make, monkeypatch: 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", ["pa3dfl", "fedavg"])
 def test_one_stream_equals_many(name: str, make_task: Make) -> None:
-    """Graphs that shared a workspace would spoil each other's sums when they run side by side."""
+    """Concurrent graphs with a common workspace would overwrite each other's sums."""
     method = methods.find(name)()
     task = make_task(method, device="cuda", clients=16, setting="ideal", epochs=4, precision="fp32")
     ends = [rounds(Captured(at_once), method, task, 1) for at_once in (1, 16)]
@@ -170,7 +170,7 @@ def test_no_more_clients_at_once_than_the_limit(device: str, make_task: Make) ->
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_engine_serves_one_task_after_another(device: str, make_task: Make) -> None:
-    """Programs of the first, with its step size and shapes, are no use to the second."""
+    """The second task must not use the first one's programs, which have other step sizes and shapes."""
     engine = Captured()
     for name, weight_decay in (("fedavg", 0.0), ("fedavg", 0.1), ("ditto", 0.1)):
         method = methods.find(name)()

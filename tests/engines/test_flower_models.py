@@ -84,7 +84,7 @@ def models(path: Path) -> dict[int, Remade]:
     [(m, "adapted") for m in registry()] + [(m, r) for r in ("received", "kept") for m in ("pa3dfl", "local-only")],
 )
 def test_every_tested_model_is_made_again(method: str, rule: str, data: str, tmp_path: Path) -> None:
-    """To the bits that the sequential engine tested, losses included."""
+    """The bits equal those of the sequential engine, including losses."""
     same = {"method": method, "tested": rule}
     one, ray = (models(run(data, tmp_path / e, engine=e, **same)) for e in ("sequential", "flower"))
     assert one.keys() == ray.keys() == set(range(6))

@@ -113,7 +113,7 @@ def mutated(tree: Tree, rng: random.Random) -> dict[Any, Any]:
 
 
 def test_ten_thousand_random_trees() -> None:
-    """No exception, and what gets in is what the specification says, to the last bound."""
+    """No exception; a tree passes only if it fits the specification exactly."""
     rng, accepted = random.Random(0), 0
     for _ in range(10_000):
         tree = mutated(honest(), rng)
@@ -131,7 +131,7 @@ def test_ten_thousand_random_trees() -> None:
 
 @pytest.mark.parametrize("name", ["pa3dfl", "fedavg"])
 def test_a_round_goes_on_without_malicious_clients(name: str, make_task: Make) -> None:
-    """The server's state is that of the honest clients alone, and the liars are named."""
+    """The server's state is that of the honest clients, and the malicious ones are named."""
     method = find(name)()
     task = make_task(method)
 

@@ -37,7 +37,7 @@ def test_every_epoch_has_every_row_once_in_a_new_order(make_task: Make) -> None:
 
 @pytest.mark.parametrize("augment", [False, True])
 def test_batches_are_the_rows_of_the_order(augment: bool, make_task: Make) -> None:
-    """More of them than are made together."""
+    """More batches than are made at once."""
     task = make_task(find("fedavg")(), epochs=3, batch=10)
     task = replace(task, data=replace(task.data, augment=augment))
     client = task.clients[0]
@@ -101,7 +101,7 @@ def test_the_tested_model(select: str, curve: list[tuple[float, float]], chosen:
 
 
 def test_a_score_is_means_over_rows_of_the_chosen_model(make_task: Make) -> None:
-    """Three models; the one that is best on validation rows is tested, and it alone."""
+    """Of three models, only the one that is best on validation rows is tested."""
     method = find("fedavg")()
     task = make_task(method)
     client = task.clients[0]

@@ -20,7 +20,7 @@ ROWS = 50
 
 
 class Operations(TorchDispatchMode):
-    """Counts those that do more than to see a tensor in another way."""
+    """Counts operations that do more than make a view."""
 
     def __init__(self) -> None:
         super().__init__()

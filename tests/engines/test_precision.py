@@ -17,7 +17,7 @@ Make = Callable[..., Any]
 
 @pytest.mark.parametrize("name", methods.registry())
 def test_bfloat16_trains_float32_weights(name: str, make_task: Make) -> None:
-    """Three significant digits in products: the loss is near, the same bits would mean that nothing was narrowed."""
+    """Products have three significant digits: the loss is near; equal bits would mean that nothing was narrowed."""
     method = methods.find(name)()
     updates = {}
     for precision in ("fp32", "bf16"):

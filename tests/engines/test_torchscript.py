@@ -32,7 +32,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(method: Method, task: Task, by: Callable[..., local.Stepper]) -> tuple[Tree, float]:
-    """The second client, of a quarter's capacity, after its first pass."""
+    """The second client, with a capacity of 1/4, after its first pass."""
     client = task.clients[1]
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     [down] = method.download(task, server, [client], 1)
@@ -138,7 +138,7 @@ class Declared(OfValues):
 
 
 class OfLists(FedAvg):
-    """TorchScript forgets what is written into lists."""
+    """TorchScript loses writes into lists."""
 
     name = "of-lists"
 

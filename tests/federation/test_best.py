@@ -35,7 +35,7 @@ def run(data: str, out: Path, **given: Any) -> Path:
 
 
 def again(path: Path) -> Federation:
-    """The federation of a run, built from its files alone."""
+    """The federation of a run, built from its files only."""
     given = RunDirectory(path).read_config()
     given.pop("data_fingerprint", None)
     config = assembly.configure(given)
@@ -138,7 +138,7 @@ def test_missing_states_are_refused(data: str, tmp_path: Path) -> None:
 
 
 def test_the_best_state_of_an_earlier_version_is_that_of_later_rounds(data: str, tmp_path: Path) -> None:
-    """A run that was begun without a best state goes on, and has one from its next improvement on."""
+    """A run of an earlier version continues, and has a best state from its next improvement on."""
     path = run(data, tmp_path / "run", method="fedavg", rounds=2)
     manifest = path / "checkpoints" / "state.json"
     said = json.loads(manifest.read_text())

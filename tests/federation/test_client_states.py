@@ -15,7 +15,7 @@ from pa3dfl.federation.client_states import CPU, ClientStates, available_memory,
 
 
 def tree(n: int, value: float = 1.0) -> Tree:
-    """Of 4n bytes."""
+    """A state of 4n bytes."""
     return {"w": torch.full((n,), float(value))}
 
 
@@ -76,7 +76,7 @@ def test_memory_limits_of_this_machine() -> None:
 
 @pytest.mark.parametrize("room", [0, 300_000])
 def test_results_do_not_depend_on_where_states_are(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's state in memory, or only some of them: the same bits."""
+    """With no state in memory, or only some, the bits are the same."""
     given: dict[str, Any] = {
         "method": "ditto", "data": "fashion-mnist-10k", "clients": 40, "per_round": 3, "epochs": 1, "eval_every": 2,
         "setting": "levels:1/256", "threads": 1, "device": "cpu", "eval_clients": 4,

@@ -66,7 +66,7 @@ def test_files_of_a_run_directory(data: str, tmp_path: Path) -> None:
 
 
 def test_a_sample_of_clients_is_evaluated(data: str, tmp_path: Path) -> None:
-    """The same ones every time, in the order of their ids, and only they are in clients.csv."""
+    """The same clients every time, in the order of their ids; clients.csv has only these."""
     path = run(data, tmp_path / "a", method="local-only", eval_clients=2, eval_every=1)
     whole = run(data, tmp_path / "b", method="local-only", eval_clients=6, eval_every=1)
     lines, all_lines = ((p / "clients.csv").read_text().splitlines() for p in (path, whole))

@@ -43,7 +43,7 @@ def small(name: str) -> Method:
 
 
 def trained(method: Method, task: Task) -> Tree:
-    """The server's state after one round of those who are there from the start."""
+    """The server's state after one round of the clients that train from the start."""
     server = on_task(task, method.init_server(task))
     here = [c for c in task.clients if c.id not in task.newcomers]
     return method.aggregate(task, server, Sequential().train(Round(method, task, server, {}, here, 1)), 1)
@@ -128,7 +128,7 @@ def test_absent_clients_have_no_part_in_the_mix(attention: bool) -> None:
 
 @pytest.mark.parametrize("attention", [True, False])
 def test_settle_finds_the_embedding_that_generated_the_parameters(attention: bool) -> None:
-    """What another embedding generated, pruned: the one that is learned generates the same."""
+    """From pruned parameters of another embedding, an embedding is learned that generates the same."""
     hn, shapes = network(attention), [{"a": (2, 3), "b": (3,)}]
     tree = {k: v.double() for k, v in hn.init(4, 0).items()}
     there = tree | {NEWCOMER: tree["embeddings"][2] + 0.1}

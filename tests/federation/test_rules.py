@@ -60,7 +60,7 @@ def test_adapted_fedavg_is_one_more_local_pass(make_task: Make) -> None:
 
 @pytest.mark.parametrize("name", registry())
 def test_received_is_what_the_server_sends_and_adapted_trains(name: str, make_task: Make) -> None:
-    """No training by one rule, one pass by the other; both leave server and private state as they were."""
+    """One rule trains one pass, the other none; neither changes server or private state."""
     method = find(name)()
     task = make_task(method)
     passes = []
@@ -100,7 +100,7 @@ def test_kept_is_the_model_that_the_last_participation_left(name: str, make_task
 
 
 def test_kept_of_clients_with_every_kind_of_past(data: str, tmp_path: Path) -> None:
-    """One that never took part, one that just did, one whose state is old."""
+    """A client that never took part, one that just did, and one with an old state."""
     f = federation(data, tmp_path / "a", method="ditto", rounds=8, eval_every=4)
     last = {i: r for r in range(1, 9) for i in places(0, r, 6, 2)}
     trained: dict[int, dict[int, Score]] = {}
@@ -175,7 +175,7 @@ def test_the_rule_does_not_change_training(data: str, tmp_path: Path) -> None:
 
 
 def test_early_stopping_follows_the_score() -> None:
-    """Validation by one rule goes up, by the other down: only its own stops a run."""
+    """Validation accuracy rises by one rule and falls by the other: only the chosen rule stops a run."""
     for tested, stops in (("received", True), ("kept", False)):
         plan = Plan(rounds=10, per_round=1, eval_every=1, patience=0.2, select="accuracy", checkpoint_every=1,
                     tested=tested)  # fmt: skip

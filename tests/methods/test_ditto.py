@@ -33,7 +33,7 @@ def test_the_server_equals_fedavgs_bit_for_bit(make_task: Make, play: Make, prec
 
 
 def test_clipping_occurs_in_the_test_above(make_task: Make, play: Make) -> None:
-    """Otherwise the test above proves nothing about it."""
+    """Otherwise the test above proves nothing about clipping."""
     ends = [play(Ditto(), make_task(Ditto(), clip_norm=c)).servers[-1] for c in (0.5, 0.0)]
     assert not same(*ends)
 

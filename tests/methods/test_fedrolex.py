@@ -12,7 +12,7 @@ METHOD = FedRolex()
 
 
 def numbered(task):
-    """A full model in which every entry is its own position."""
+    """A full model in which every entry holds its position."""
     full = METHOD.init_server(task)
     return {k: torch.arange(v.numel(), dtype=torch.float64).view_as(v) for k, v in full.items()}
 

@@ -20,7 +20,7 @@ def batch_of(task, client):
 
 
 def start(method, task, client):
-    """What the client begins its first round with."""
+    """The trees with which the client begins its first round."""
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     [down] = method.download(task, server, [client], 1)
     return method.begin(task, client, down, method.init_client(task, client))
@@ -189,7 +189,7 @@ def test_costs_are_counted_without_data(make_task):
 
 
 def test_a_slice_is_tested_as_it_was_trained(make_task):
-    """Four encoder layers at half width: each puts out twice what its weights say, and the head does not."""
+    """Four encoder layers at half width: dividing doubles the outputs of each, but not those of the head."""
     method = HeteroFL(divide="all")
     task = make_task(method)
     client = task.clients[1]

@@ -87,7 +87,7 @@ def test_clients_that_were_not_sampled_move_too() -> None:
 
 
 def test_pruned_entries_give_no_gradient() -> None:
-    """What no sampled client holds stays as it was."""
+    """Entries that no sampled client holds do not change."""
     hn = network()
     tree = state(hn)
     targets = [t for i, t in zip(IDS, trained(hn, tree), strict=True) if i == 2]
@@ -111,7 +111,7 @@ def test_temperatures_stay_above_their_floor() -> None:
 
 
 def megabytes_more(statements: str) -> float:
-    """What the last of these takes at its peak, in a process of its own."""
+    """The peak memory of the last statement, in a process of its own."""
     before, last = statements.strip().rsplit("\n", 1)
     program = f"""
 import resource, torch
@@ -160,7 +160,7 @@ hn.update(tree, list(range(800)), trained)
 def test_attention_in_blocks_equals_attention_at_once(
     device: str, dtype: torch.dtype, atol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without room for weights: the same models, the same step."""
+    """Without stored attention weights, the models and the step are the same."""
     hn = network(clip_norm=1.0)
     expected, tree = ({k: v.to(device, dtype) for k, v in state(hn).items()} for _ in range(2))
     whole = hn.generate(tree, IDS, SHAPES)

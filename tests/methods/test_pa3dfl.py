@@ -29,7 +29,7 @@ def server_of(method: Pa3dFL, task: Task) -> dict[str, torch.Tensor]:
 
 
 def test_widths_are_whole_blocks() -> None:
-    """With p_min = 1/8 only multiples of 1/8 can be had by dropping blocks of θ_v."""
+    """With p_min = 1/8, dropping blocks of θ_v gives multiples of 1/8 only."""
     afford = [Fraction(1, 8), Fraction(3, 16), Fraction(15, 16), Fraction(1)]
     assert Pa3dFL().widths(afford, Fraction(1, 8)) == [Fraction(1, 8), Fraction(1, 8), Fraction(7, 8), Fraction(1)]
 
@@ -216,7 +216,7 @@ def test_resnet_trains_with_less_than_half_of_the_multiply_adds() -> None:
 def test_kept_parameters_replace_the_trained_ones_in_a_test_without_training(
     keep: str, own: tuple[str, ...], make_task: Make
 ) -> None:
-    """α = 1 is then what its last training left, in the received model; nothing else depends on it."""
+    """At α = 1 the kept parameters replace those of the received model; nothing else depends on them."""
     method = Pa3dFL(keep=keep)
     task = make_task(method)
     client, server = task.clients[1], server_of(method, task)

@@ -33,7 +33,7 @@ def test_loss_falls(method: Method, make_task: Make) -> None:
 
 
 def test_widths_keep_within_capacity(method: Method, make_task: Make) -> None:
-    """p² ≤ r or the minimum width, for every client; nobody is wider than it affords."""
+    """For every client p² ≤ r, or p is the minimum width."""
     task = make_task(method)
     if method.name == "pfedgate":  # masks a full-width model instead
         assert {c.width for c in task.clients} == {Fraction(1)}
@@ -43,7 +43,7 @@ def test_widths_keep_within_capacity(method: Method, make_task: Make) -> None:
 
 
 def test_shapes_follow_the_width(method: Method, make_task: Make) -> None:
-    """What a client is tested with is a plain model of its own width (or the method predicts by itself)."""
+    """The tested model is a plain model of the client's width, unless the method has its own `predict`."""
     task = make_task(method)
     server = {k: v.to(task.dtype) for k, v in method.init_server(task).items()}
     downs = method.download(task, server, task.clients, 1)
@@ -95,7 +95,7 @@ def same(a: Tree, b: Tree) -> bool:
 
 
 def test_the_server_is_extended_to_widths_that_come_later(method: Method, make_task: Make) -> None:
-    """As if the widths of all had been known from the start; and nothing changes where they were."""
+    """The result is as if all widths had been known from the start; known widths change nothing."""
     early, late = make_task(method, setting="list:1,1/4,1/4,1/4"), make_task(method, setting="list:1,1/4,9/64,1/4")
     if early.clients[0].width != 1:  # one width for all, which nobody may change
         return

@@ -100,7 +100,7 @@ def test_sizes_by_hand(name: str, width: str, expected: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_counted_parameters_equal_those_sent_and_kept(name: str, make_task: Make) -> None:
-    """p² ≤ r for each; and without data, with data, and in bytes received it is the same number."""
+    """p² ≤ r for each client; counts without data, with data and from the bytes received are equal."""
     method = methods.find(name)()
     task = make_task(method, setting="list:1,1/4,9/256,1/256", precision="fp32")
     server = method.init_server(task)

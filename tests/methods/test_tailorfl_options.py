@@ -34,7 +34,7 @@ def test_what_is_divided_in_a_quarter_wide_submodel(make_task, divide, divisor, 
 
 
 def test_dividing_by_the_root_keeps_first_losses_similar(make_task):
-    """Divided by p, every layer puts out √(1/p) times what it takes in: at 1/16 the first loss is in the hundreds."""
+    """Divided by p, every layer enlarges its inputs by √(1/p): at 1/16 the first loss is in the hundreds."""
     losses = {}
     for divide in ("root", "inputs", "all"):
         method = replace(METHOD, divide=divide)
@@ -81,7 +81,7 @@ def test_early_layers_by_the_current_weights_or_those_of_the_start(make_task, re
 
 
 def full_update(method, task, server):
-    """What the widest client sends back if it changes nothing."""
+    """The upload of the widest client if it changes nothing."""
     client = task.clients[0]
     assert client.width == 1
     [down] = method.download(task, wire(server), [client], 1)

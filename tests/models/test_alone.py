@@ -74,7 +74,7 @@ def test_a_widened_layer_has_its_true_sizes() -> None:
 
 
 def test_an_exported_network_shares_no_memory_with_its_source() -> None:
-    """Weights are copies, nothing waits for a gradient, and making it draws no random number."""
+    """Weights are copies without gradients, and making the network draws no random number."""
     model = builtin("mlp-tabular")
     params = model.init(HALF, 3)
     torch.manual_seed(1)

@@ -71,7 +71,7 @@ def test_a_side_of_one_result_needs_no_stride() -> None:
 
 
 def test_one_pixel_is_selected_without_a_step() -> None:
-    """Its stride in memory would be the step, and oneDNN would use it."""
+    """oneDNN would use the step as the stride in memory."""
     planned = plan((6, 3), (1, 1), (1, 6), 0, 1)
     assert planned.pixels_read == (..., slice(None), slice(None, 1, 1))
 

@@ -119,7 +119,7 @@ def test_pieces_of_several_sizes_are_refused() -> None:
 
 
 def test_a_tied_head_is_refused_by_methods_that_keep_heads_apart() -> None:
-    """Tied weights are one parameter; methods that keep the head apart say that they cannot."""
+    """Tied weights are one parameter; methods that keep the head apart refuse such a model."""
 
     class Tied(nn.Module):
         def __init__(self, dim: int) -> None:

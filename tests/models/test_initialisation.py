@@ -164,7 +164,7 @@ def test_all_methods_start_by_the_same_rule(name: str, rule: str, r: str) -> Non
 
 @pytest.mark.parametrize("make", [perceptron, Mixed])
 def test_threads_that_start_networks_at_once_do_not_disturb_each_other(make: type[Mixed]) -> None:
-    """As engines with several workers do it; the factory itself draws from the one generator of all threads."""
+    """Like engines with several threads; a factory draws from the generator that all threads share."""
     model = own(make)
     alone = model.init(QUARTER, 5)
     with ThreadPoolExecutor(4) as pool:

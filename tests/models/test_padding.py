@@ -33,7 +33,7 @@ def rows(n: list[int], channels: int = 0, longest: int = 24) -> Tensor:
 @given(n=LENGTHS, more=st.integers(0, 3))
 @settings(deadline=None, max_examples=25)
 def test_appended_padding_changes_nothing(name: str, channels: int, unit: int, n: list[int], more: int) -> None:
-    """A row alone, as long as it is, and among longer ones; its gradients too."""
+    """A row gives the same alone and padded among longer ones, and so do its gradients."""
     shape = (channels, 48) if channels else (48,)
     model = network(name, shape)
     n = [-(-m // unit) * unit for m in n]

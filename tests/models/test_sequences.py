@@ -145,7 +145,7 @@ def test_recovered_weights_are_leading_slices(factory: Callable[..., nn.Module])
 
 @pytest.mark.parametrize("factory", [lstm, gru, transformer], ids=["lstm", "gru", "transformer"])
 def test_the_network_is_the_users_own(factory: Callable[..., nn.Module]) -> None:
-    """Split and stacked again: the same function."""
+    """Splitting and stacking again gives the same function."""
     model, own = of(factory), factory(0.5).double()
     params = {k: v.detach() for k, v in model._split(own).items()}
     torch.testing.assert_close(model(params, tokens(), HALF), own(tokens()), rtol=0, atol=1e-14)

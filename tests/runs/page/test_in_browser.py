@@ -150,7 +150,7 @@ def test_refusals_and_absences_are_on_the_time_line(tab: Any) -> None:
 
 
 def test_labels_have_shapes_and_lines_have_dashes(browser: Any, tab: Any, tmp_path: Path) -> None:
-    """For those who cannot tell their colours apart."""
+    """For people who cannot tell the colours apart."""
     marks = source(tab, "clients")["mark"]
     assert marks[:10] == [("circle", "square", "triangle")[k % 3] for k in range(10)]
     assert tab.locator("#key .key").all_inner_texts()[:4] == ["● label 0", "■ label 1", "▲ label 2", "● label 3"]

@@ -30,7 +30,7 @@ def browser() -> Iterator[Any]:
 
 
 def test_seeds_have_a_band_and_are_chosen(browser: Any, tmp_path: Path) -> None:
-    """Also of a method whose hyper-network has no temperatures."""
+    """For a method whose hyper-network has no temperatures, too."""
     for seed in (0, 1):
         path = write_run(tmp_path / str(seed), "pfedhn", seed=seed, events={6: {"seconds": 4.5}})
         for file in (path / "history").glob("round-*.npz"):
@@ -111,7 +111,7 @@ def test_an_absent_client_keeps_its_last_value(browser: Any, tmp_path: Path) -> 
 
 
 def test_names_of_nodes_are_text_too(browser: Any, tmp_path: Path) -> None:
-    """In the card, the tables, and the box beside the pointer."""
+    """Names are text in the card, the tables, and the box beside the pointer."""
     names = ["<img src=x onerror=alert(1)>", "\"'</script><script>alert(2)</script>", "x" * 10_000, "007"]
     events = {2: {"missing": [0]}, 3: {"missing": [1], "rejected": [{"client": 2, "reason": "<b>"}]}}
     write_run(tmp_path / "run", clients=4, names=names, events=events)
