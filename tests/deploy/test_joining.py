@@ -49,7 +49,7 @@ def test_a_node_that_comes_late_takes_part(tmp_path: Path) -> None:
     "method", ["pa3dfl", "flanc", "tailorfl", "heterofl", "fjord", "fedrolex", "lg-fedavg", "local-only"]
 )
 def test_a_node_that_comes_after_a_test_may_have_a_width_of_its_own(method: str, tmp_path: Path) -> None:
-    """The node joins in the test after round 2, is tested after round 3, trains in round 4, and after a restart in 5."""
+    """A node joins in the test after round 2, is tested after round 3, trains in round 4, and in 5 after a restart."""
     machines = Machines(tmp_path, CAPACITIES, method=method, per_round=3, rounds=4, patience=9, **SMALL.get(method, {}))
     train_with_a_late_node(machines, "test")
     machines.configure(rounds=5)
