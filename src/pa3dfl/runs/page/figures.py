@@ -104,8 +104,8 @@ def curves(lines: ColumnDataSource) -> Any:
     drawn = fig.multi_line(
         "xs", "ys", source=lines, line_color="colour", line_dash="dash", line_width="width", hover_line_width=5
     )
-    points = source("points", "x", "y", "name", "colour", "marker", "of", "shown")
-    dots = fig.scatter("x", "y", source=points, color="colour", marker="marker", size=7)
+    points = source("points", "x", "y", "size", "name", "colour", "marker", "of", "shown")
+    dots = fig.scatter("x", "y", source=points, color="colour", marker="marker", size="size", hit_dilation=3)
     fig.add_tools(HoverTool(renderers=[drawn], tooltips=None))
     told = [("method", "@name"), ("test accuracy", "@y{0.0} %"), ("@of", "@shown")]
     fig.add_tools(HoverTool(renderers=[dots], tooltips=told))
@@ -160,7 +160,7 @@ def over_rounds() -> list[Any]:
 
 
 def timeline() -> Any:
-    fig = plot("timeline", "round", "client")
+    fig = plot("timeline", "round", "client", x_range=Range1d(start=0, end=1))
     events = source("events", "x", "y", "who", "marker", "colour", "kind", "reason")
     dots = fig.scatter("x", "y", source=events, marker="marker", color="colour", size=9, line_width=2)
     told = [("client", "@who"), ("round", "@x"), ("", "@kind"), ("", "@reason")]

@@ -80,6 +80,7 @@ function charts() {
   $("away").textContent = (away.length > never ? `Hollow: ${amount(away.length - never, "client")} not tested here, as last tested. ` : "") + (never ? `Without a dot: ${amount(never, "client")} not tested yet.` : "");
   const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y) || S.filter === "all");
   set("events", list.length ? table(list.map(e => ({...e, who: called(e.y), colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], who: [], marker: [], colour: [], kind: [], reason: []});
+  Object.assign(model("timeline").x_range, {start: 0, end: r.rounds + 1});
   $("timeline-none").textContent = r.events[0] + r.events[1] ? `${amount(r.events[0], "update")} refused, ${amount(r.events[1], "answer")} missing, in ${amount(r.rounds, "round")}.` + (list.length ? "" : " None of the clients shown.") : "None: every client answered, and every update was taken.";
   $("timeline-none").nextElementSibling.hidden = !list.length;
   $("evaluation").max = r.evaluations.length; $("evaluation").value = Math.min(S.at, r.evaluations.length);
@@ -108,11 +109,12 @@ function learning() {
       const mean = v => v.reduce((a, b) => a + b, 0) / v.length; return {x: mean(xs), y: mean(ys), low: Math.min(...ys), high: Math.max(...ys)}; }).filter(d => d.x === d.x && d.y === d.y);
     lines.push({xs: dots.map(d => d.x), ys: dots.map(d => d.y), name: short(method), colour: st.colour, dash: st.dash, width: method === S.method ? 4 : 2});
     if (own.length > 1) bands.push({xs: [...dots.map(d => d.x), ...dots.map(d => d.x).reverse()], ys: [...dots.map(d => d.low), ...dots.map(d => d.high).reverse()], colour: st.colour});
-    points.push(...dots.map(d => ({x: d.x, y: d.y, name: short(method), colour: st.colour, marker: st.marker, of: name, shown: d.x.toLocaleString("en", {maximumSignificantDigits: 4})})));
+    const every = Math.ceil(dots.length / 12);  // markers, so that dashes stay visible between them
+    points.push(...dots.map((d, i) => ({size: (dots.length - 1 - i) % every ? 2 : 7, x: d.x, y: d.y, name: short(method), colour: st.colour, marker: st.marker, of: name, shown: d.x.toLocaleString("en", {maximumSignificantDigits: 4})})));
   }
   set("lines", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: [], width: []});
   set("bands", bands.length ? table(bands) : {xs: [], ys: [], colour: []});
-  set("points", points.length ? table(points) : {x: [], y: [], name: [], colour: [], marker: [], of: [], shown: []});
+  set("points", points.length ? table(points) : {size: [], x: [], y: [], name: [], colour: [], marker: [], of: [], shown: []});
   model("curves").below[0].axis_label = name; model("curves").below[0].ticker.min_interval = S.against === "round" ? 1 : 0;
   tables();
 }
