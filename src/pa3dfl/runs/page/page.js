@@ -82,7 +82,7 @@ function charts() {
   set("events", list.length ? table(list.map(e => ({...e, who: called(e.y), colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], who: [], marker: [], colour: [], kind: [], reason: []});
   Object.assign(model("timeline").x_range, {start: 0, end: r.rounds + 1});
   $("timeline-none").textContent = r.events[0] + r.events[1] ? `${amount(r.events[0], "update")} refused, ${amount(r.events[1], "answer")} missing, in ${amount(r.rounds, "round")}.` + (list.length ? "" : " None of the clients shown.") : "None: every client answered, and every update was taken.";
-  $("timeline-none").nextElementSibling.hidden = !list.length;
+  $("timeline-none").nextElementSibling.hidden = $("table-timeline").hidden = !list.length;
   $("evaluation").max = r.evaluations.length; $("evaluation").value = Math.min(S.at, r.evaluations.length);
   $("evaluation-text").textContent = S.at < r.evaluations.length ? `round ${r.evaluations[S.at].round}` : `chosen by validation${r.best_round ? `, round ${r.best_round}` : ""}`;
   if (r.network) { matrix(r); taus(r); }
