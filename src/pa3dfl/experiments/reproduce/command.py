@@ -22,7 +22,7 @@ from pa3dfl.methods import assembly
 
 COLUMNS = ("data", "setting", "method", "seed", "rounds", "state", "estimate")
 RENDER_SECONDS = 300.0
-"""While runs go on, the page is made again after so long."""
+"""Seconds after which the page is written again during runs."""
 
 
 @dataclass(frozen=True)

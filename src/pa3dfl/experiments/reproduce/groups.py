@@ -70,7 +70,7 @@ class Column:
 
 
 def titled(word: str) -> str:
-    """A name as people write it, with what comes after an @ left as it is."""
+    """The printed name of a method, with its options after the @ in brackets."""
     name, at, options = word.partition("@")
     return TITLES.get(name, name) + (f" ({options.replace('@', ', ')})" if at else "")
 

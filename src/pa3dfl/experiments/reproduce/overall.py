@@ -79,7 +79,7 @@ def _rounds(row: Row) -> str:
 def equal_cost(column: Column, what: str, unit: str, scale: float) -> str:
     """Accuracy by rule for equal cost, and what each method spends in all.
 
-    Budgets go from the least within which every method was tested to what the dearest run spends.
+    Budgets range from the smallest in which every method was tested to the cost of the most expensive run.
     """
     curves = [run["curve"] for row in column.rows for run in row.runs if run["curve"]]
     if len(column.rows) < 2 or not any(c[-1][what] for c in curves):

@@ -22,7 +22,7 @@ from pa3dfl.runs.format import RunDirectory
 
 RULES = ("adapted", "received", "kept")
 POINTS = 60
-"""Evaluations that a curve keeps."""
+"""How many evaluations a curve keeps at most."""
 
 Record = dict[str, Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 from pa3dfl.experiments.reproduce.groups import Row
 
 EXACT = 14
-"""Differences up to which all signs are tried; beyond, `DRAWS` of them at random."""
+"""Up to this number of differences all signs are tried; beyond it, `DRAWS` random ones."""
 DRAWS = 20_000
 
 
@@ -21,7 +21,7 @@ class Difference:
     error: float
     p: float
     seeds: tuple[float, ...]
-    """The same for each seed."""
+    """The mean difference of each seed."""
 
     @property
     def verdict(self) -> int:

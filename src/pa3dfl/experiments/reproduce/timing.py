@@ -17,7 +17,7 @@ from pa3dfl.methods.problem import Client
 from pa3dfl.runs.format import RunDirectory
 
 PROBES = 4
-"""Clients of the measured rounds."""
+"""How many clients the measured rounds have."""
 
 Pace = Mapping[str, float]
 

@@ -40,7 +40,7 @@ class Standing:
 
 
 def opening(columns: Sequence[Column]) -> str:
-    """A list with a sentence for each rule and each part of Pa3dFL, then a table of who leads."""
+    """A list with a sentence for each rule and each part of Pa3dFL, then a table of the leading methods."""
     chosen = longest(columns)
     rules = list(dict.fromkeys(rule for c in chosen for rule in c.rules()))
     stands = [s for rule in rules for c in chosen if (s := standing(c, rule))]
@@ -97,7 +97,7 @@ def _told(stands: Sequence[Standing]) -> str:
 
 
 def _named(s: Standing) -> str:
-    """The column; with who has the most, if that is another method."""
+    """The column; with the most accurate method, if that is another one than Pa3dFL."""
     others = s.better or s.level
     if not others:
         return short(s.column)

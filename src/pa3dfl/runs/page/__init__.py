@@ -14,11 +14,11 @@ from pa3dfl.core.errors import Interrupted, UserError
 HINT = "the page needs Bokeh: pip install 'pa3dfl[page]'"
 NAME = "report.html"
 SHARE = 0.005
-"""The most of a run's time that renewing its page may take, beside loading Bokeh once."""
+"""The largest share of a run's time for renewing its page, without the first import of Bokeh."""
 
 
 def load() -> None:
-    """What the first page of a process takes longest for: Bokeh, and the parts that all pages share."""
+    """Load Bokeh and make the parts that all pages share: the longest work for the first page of a process."""
     if importlib.util.find_spec("bokeh") is None:
         raise UserError(HINT)
     from pa3dfl.runs.page.html import library, skeleton
@@ -66,7 +66,7 @@ class Renewed:
     def __init__(
         self, folder: Path, say: Callable[[str], None], runs: Sequence[Path] = (), name: str = NAME
     ) -> None:  # fmt: skip
-        """The page of `runs`, or of all that are in the folder."""
+        """The page of `runs`, or of all runs in the folder."""
         self.runs, self.out, self.say = runs or [folder], folder / name, say
         self.last, self.cost = time.monotonic(), 0.0  # the first page comes with the first evaluation
         self.failed = self.called = False
@@ -75,12 +75,12 @@ class Renewed:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """At the end, and where a run was stopped: the page shows its rounds so far. Not where nothing began."""
+        """Write the page at the end of a run, also of a stopped one; not if an error came before the first page."""
         if self.called or kind is None or issubclass(kind, Interrupted):
             self()
 
     def __call__(self, record: Mapping[str, Any] | None = None) -> None:
-        """After a round, with its record; after the end without one."""
+        """Called after a round with its record, and at the end without one."""
         if record is not None and "test_accuracy" not in record:
             return
         self.called, finished = True, record is None

@@ -20,7 +20,7 @@ from pa3dfl.runs.rundata import RunData, load, read_rounds, read_table
 
 CLIENTS = 400
 CELLS = 120_000
-"""The most evaluations × clients, over all runs."""
+"""The largest number of evaluations × clients, over all runs."""
 EVENTS = 4000
 GROUPS = 10
 """Labels are shown in as many colours; more labels share them in order."""
@@ -178,7 +178,7 @@ def participation(run: RunData, rounds: list[dict[str, Any]], ids: list[int], by
 
 
 def newcomers(run: RunData) -> list[dict[str, Any]]:
-    """By rule of testing: the mean accuracy of clients who joined after the last round, by rounds of their own."""
+    """For each rule of testing, the mean accuracy of the newcomers after each number of rounds of their own."""
     found: dict[str, dict[int, list[float]]] = {}
     for row in read_table(run.path / "newcomers.csv"):
         if row["test_accuracy"] is not None:

@@ -1,4 +1,4 @@
-"""What a hyper-network has learned about clients, in few bytes: positions on a map, similarities, temperatures."""
+"""What a hyper-network has learned about clients, as few bytes: positions on a map, similarities, temperatures."""
 
 import base64
 from typing import Any
