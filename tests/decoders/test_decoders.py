@@ -1,7 +1,7 @@
 """Decoders: each operation by its definition, and that the fused ones do the same."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from types import ModuleType
 
@@ -136,13 +136,22 @@ def test_a_step_can_be_undone(cached_rows: int, monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close((d.weight, d.bias), before, rtol=0, atol=1e-12)
 
 
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    """TF32 as it was, afterwards: monkeypatch cannot restore an attribute that only `__getattr__` finds."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("case", CASES)
-def test_fused_kernels_equal_the_definition_on_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_kernels_equal_the_definition_on_a_gpu(case: str) -> None:
     given = fresh(case, torch.float32, "cuda")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    torch.backends.cuda.matmul.allow_tf32 = False
     assert suited(*given) is plain
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    torch.backends.cuda.matmul.allow_tf32 = True
     assert suited(*given) is fused
     check(fused, case, torch.float32, "cuda", 1e-2)
     check_nothing_is_learned(case, "cuda")

@@ -1,5 +1,6 @@
 """The page's figures: pictures beside the page, and the Markdown that shows them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,19 +9,25 @@ from pa3dfl.experiments.reproduce.groups import Column
 
 
 def section(columns: Sequence[Column], results: Path, docs: Path) -> str:
-    """Draws all figures for which there are results."""
+    """Draws all figures for which there are results, and removes those of earlier pages."""
     folder = docs / "images" / "reproduction"
     parts = []
+    shown: set[Path] = set()
 
     def show(title: str, path: Path | None) -> None:
         if path is not None:
             parts.append(f"![{title}]({path.relative_to(docs).as_posix()})")
+            shown.add(path)
 
     for title, path in partitions.pictures(results, folder):
         show(f"Partition: {title}", path)
-    for i, column in enumerate(columns):
+    names: Counter[str] = Counter()
+    for column in columns:
         name = "-".join("".join(c if c.isalnum() else "-" for c in str(w)) for w in
-                        (Path(column.data).stem, column.model, column.setting, column.rounds, i))  # fmt: skip
+                        (Path(column.data).stem, column.model, column.setting, column.rounds))  # fmt: skip
+        names[name] += 1
+        if names[name] > 1:  # the same length on other terms
+            name += f"-{names[name]}"
         for rule in column.rules()[:2]:
             show(
                 f"Learning curves: {column.title}, {rule}", curves.learning(column, rule, folder / f"{name}-{rule}.png")
@@ -39,4 +46,6 @@ def section(columns: Sequence[Column], results: Path, docs: Path) -> str:
         "applies; grey: p²."
     )
     show("Reduction ratio", ratio.picture(folder / "reduction.png"))
+    for old in set(folder.glob("*.png")) - shown:
+        old.unlink()
     return "\n\n".join(parts)

@@ -17,6 +17,7 @@ deviation between seeds. *adapted*: every client receives the current state and 
 best round, chosen by its own validation accuracy. The paper does not say which rule it tested by.
 
 Multiply-adds are those of forward passes in local training, bytes those sent in both directions; tests are in neither.
+Seconds are comparable only roughly: runs may have shared their machine.
 A value at a budget is that of the evaluation that validation chooses among those within the budget."""
 
 

@@ -41,7 +41,7 @@ class Standing:
 
 def opening(columns: Sequence[Column]) -> str:
     """A list with a sentence for each rule and each part of Pa3dFL, then a table of the leading methods."""
-    chosen = longest(columns)
+    chosen = compared(columns)
     rules = list(dict.fromkeys(rule for c in chosen for rule in c.rules()))
     stands = [s for rule in rules for c in chosen if (s := standing(c, rule))]
     if not stands:
@@ -52,17 +52,23 @@ def opening(columns: Sequence[Column]) -> str:
     by_rule = [[s for s in stands if s.rule == rule] for rule in rules]
     sentences = [_told(own) for own in by_rule if own]
     sentences += [text for part in PARTS if (text := _part(chosen, rules[0], part))]
+    sentences += [_to_the_end(c, rules[0]) for c in columns if c not in chosen and c.rounds == paper.rounds(c.data)]
     points = "\n".join(f"- {text}" for text in sentences)
     return "\n\n".join([f"What {extent(chosen)} show:", points, _table(stands), TERMS])
 
 
-def longest(columns: Sequence[Column]) -> list[Column]:
-    """Columns with Pa3dFL and another method; of several lengths, which come longest first, the longest."""
-    first: dict[tuple[str, str, str], Column] = {}
-    for c in columns:
-        if any(standing(c, rule) for rule in c.rules()):
-            first.setdefault((c.data, c.setting, c.model), c)
-    return list(first.values())
+def compared(columns: Sequence[Column]) -> list[Column]:
+    """Columns with Pa3dFL and another method; of several lengths that with the most methods, or else the longest."""
+    chosen: dict[tuple[str, str, str], Column] = {}
+    for c in columns:  # the longest first
+        key = (c.data, c.setting, c.model)
+        if any(standing(c, rule) for rule in c.rules()) and (key not in chosen or _methods(c) > _methods(chosen[key])):
+            chosen[key] = c
+    return list(chosen.values())
+
+
+def _methods(column: Column) -> int:
+    return sum(row.name in paper.order() for row in column.rows)
 
 
 def standing(column: Column, rule: str) -> Standing | None:
@@ -121,6 +127,16 @@ def _part(columns: Sequence[Column], rule: str, part: str) -> str:
     found = [f"{told[v]} on {listed(names)}" for v, names in groups.items() if names]
     means = "" if groups[1] else f": {PARTS[part][1]}"
     return f"{PARTS[part][0]}, Pa3dFL tested as *{rule}* is {listed(found)}{means}." if found else ""
+
+
+def _to_the_end(column: Column, rule: str) -> str:
+    """One sentence: the values of the paper's own number of rounds, beside the paper's."""
+    values = []
+    for row in sorted(column.rows, key=lambda row: -(row.rule(rule) or 0.0)):
+        printed = paper.accuracy(column.data, column.setting, row.name, column.model)
+        told = f" (in the paper {printed[0]:.1f}%)" if printed else ""
+        values += [f"{titled(row.name)} has {percent(mean)}%{told}" for mean in [row.rule(rule)] if mean is not None]
+    return f"Run as long as in the paper and tested as *{rule}* on {short(column)}, {listed(values)}."
 
 
 def extent(columns: Sequence[Column]) -> str:
