@@ -119,7 +119,7 @@ def config_of(cell: Cell, given: Mapping[str, Any], part: Fraction | int) -> Con
     # Where training ends early, the paper's patience, a fifth of all its rounds, is never used up.
     short = {} if rounds >= paper.full(cell.data) else {"patience": 1.0}
     values = {
-        "eval_every": max(1, min(10, -(-rounds // 2))), **short, **SMALL.get(cell.data, {}), **given,
+        "eval_every": min(10, rounds), **short, **SMALL.get(cell.data, {}), **given,
         **dict(cell.options), "data": cell.data, "setting": cell.setting, "method": cell.method, "seed": cell.seed,
         "rounds": rounds,
     }  # fmt: skip
