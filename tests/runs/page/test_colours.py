@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pa3dfl.runs import page
+from pa3dfl.runs import page, pictures
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed: pip install 'pa3dfl[page]'")
 
@@ -86,3 +86,12 @@ def test_the_heat_map_only_grows_brighter(vision: str) -> None:
     lightness = [lab(c, vision)[0] for c in Cividis256[::5]]
     assert np.diff(lightness).min() > 0
     assert lightness[-1] - lightness[0] > 50
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_pictures_are_told_apart_too(vision: str) -> None:
+    """Lines by colour or marker; ten labels in one picture have nothing but their colours."""
+    colours, markers, _ = zip(*pictures._STYLES[:7], strict=True)
+    assert len(set(markers)) == 7
+    assert min(distance(a, b, vision) for a, b in combinations(colours, 2)) > 7
+    assert min(distance(a, b, vision) for a, b in combinations(pictures._TOL, 2)) > 5

@@ -234,5 +234,9 @@ def test_on_a_phone_and_on_paper(browser: Any, two: Path, scheme: str) -> None:
         assert tab.evaluate(BLANK) < 30
         tab.emulate_media(media="print")
         assert not tab.locator("#controls").is_visible()
+        assert not tab.locator("#copy").is_visible()
         assert tab.locator("#s-curves").is_visible()
+        assert "capacity %" in tab.locator("#clients thead").inner_text()
+        tab.set_viewport_size({"width": 794, "height": 1123})  # A4
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 794
         assert len(tab.pdf()) > 20_000
