@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pa3dfl.core.errors import UserError
+from pa3dfl.core.folders import Entry
 from pa3dfl.core.options.config import Config, read_yaml
 from pa3dfl.deploy.secret import read_secret
 from pa3dfl.engines import flower  # noqa: F401  (disables Flower's telemetry)
@@ -19,51 +20,21 @@ from pa3dfl.engines import flower  # noqa: F401  (disables Flower's telemetry)
 class DeploymentFolder:
     path: Path
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def server(self) -> Path:
-        return self.path / "server.yaml"
-
-    @property
-    def certificates(self) -> Path:
-        return self.path / "certificates"
-
-    @property
-    def keys(self) -> Path:
-        return self.path / "keys"
-
-    @property
-    def nodes(self) -> Path:
-        return self.path / "nodes"
-
-    @property
-    def run(self) -> Path:
-        return self.path / "run"
-
-    @property
-    def registrations(self) -> Path:
-        """The registered clients: written at the start of a run, read when it is resumed."""
-        return self.path / "registrations.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "train.log"
-
-    @property
-    def outcome(self) -> Path:
-        return self.path / "outcome.json"
-
-    @property
-    def ticket(self) -> Path:
-        """Permission to start one training; the server deletes it at the start."""
-        return self.path / "ticket"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "train.lock"
+    config = Entry("config.yaml")
+    server = Entry("server.yaml")
+    certificates = Entry("certificates")
+    keys = Entry("keys")
+    nodes = Entry("nodes")
+    run = Entry("run")
+    registrations = Entry("registrations.json")
+    """The registered clients: written at the start of a run, read when it is resumed."""
+    log = Entry("train.log")
+    outcome = Entry("outcome.json")
+    ticket = Entry("ticket")
+    """Permission to start one training; the server deletes it at the start."""
+    lock = Entry("train.lock")
+    token = Entry("token")
+    """Whoever can read it may start trainings and register nodes."""
 
     def is_training(self) -> bool:
         """Whether a training holds the lock."""
@@ -75,11 +46,6 @@ class DeploymentFolder:
         except BlockingIOError:
             return True
         return False
-
-    @property
-    def token(self) -> Path:
-        """The token. Whoever can read it may start trainings and register nodes."""
-        return self.path / "token"
 
     def settings(self) -> dict[str, Any]:
         if not self.server.exists():

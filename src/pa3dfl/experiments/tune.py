@@ -1,9 +1,7 @@
 """Tuning: one run for every setting of a grid; validation accuracy alone chooses the best."""
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,7 @@ from pa3dfl.core.options.schema import coerce
 from pa3dfl.experiments.compare import begun, complete
 from pa3dfl.experiments.grid import Fields, Grid, Point, check_names, paper_grid, points, sample, tunable
 from pa3dfl.methods import assembly
-from pa3dfl.runs.format import RunDirectory
+from pa3dfl.runs.format import RunDirectory, write_csv
 
 # Published results use these seeds: options tuned on one of them would be tested on the data that chose them.
 PUBLISHED = range(10)
@@ -70,11 +68,8 @@ def run(trials: Sequence[Trial], out: Path) -> list[dict[str, Any]]:
         tried[record["path"]] = record
         records.append(record)
         write_atomically(file, "".join(json.dumps(r) + "\n" for r in tried.values()).encode())
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        rows.writerows([shown(r["options"]) if c == "options" else r[c] for c in COLUMNS] for r in tried.values())
-        write_atomically(out / "trials.csv", text.getvalue().encode())
+        rows = ([shown(r["options"]) if c == "options" else r[c] for c in COLUMNS] for r in tried.values())
+        write_csv(out / "trials.csv", COLUMNS, rows)
     return records
 
 

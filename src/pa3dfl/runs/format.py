@@ -24,6 +24,7 @@ import yaml
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import errors_name, write_atomically
+from pa3dfl.core.folders import Entry
 from pa3dfl.core.options.config import RULES_OF_TESTING, read_yaml
 from pa3dfl.methods import Score
 from pa3dfl.methods.problem import Task
@@ -74,38 +75,15 @@ ARRIVAL_COLUMNS: Mapping[str, Callable[[str], Any]] = {
 class RunDirectory:
     path: Path
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def clients(self) -> Path:
-        return self.path / "clients.csv"
-
-    @property
-    def newcomers(self) -> Path:
-        return self.path / "newcomers.csv"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def history(self) -> Path:
-        """Clients and hyper-network at each evaluation, see `pa3dfl.runs.history`."""
-        return self.path / "history"
-
-    @property
-    def private(self) -> Path:
-        return self.path / "private"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    config = Entry("config.yaml")
+    rounds = Entry("rounds.jsonl")
+    clients = Entry("clients.csv")
+    newcomers = Entry("newcomers.csv")
+    summary = Entry("summary.json")
+    history = Entry("history")
+    """Clients and hyper-network at each evaluation, see `pa3dfl.runs.history`."""
+    private = Entry("private")
+    checkpoints = Entry("checkpoints")
 
     def write_config(self, values: dict[str, Any]) -> None:
         write_atomically(self.config, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
@@ -150,7 +128,7 @@ class RunDirectory:
             score = [s.val_accuracy, s.test_accuracy, s.alpha] if s else [""] * 3
             facts = [float(c.r), c.width, shares.get(c.width, ""), *task.data.sizes(c.id)]
             rows.append([c.id, *([c.name] if named else []), *facts, *score, int(new), *accuracies])
-        _write_csv(self.clients, [k for k in COLUMNS if named or k != "name"], rows)
+        write_csv(self.clients, [k for k in COLUMNS if named or k != "name"], rows)
 
     def write_newcomers(self, task: Task, method: str, scores: Sequence[tuple[int, Score]]) -> None:
         """`scores` holds the scores of newcomers, each with the number of rounds that the newcomer had trained."""
@@ -159,7 +137,7 @@ class RunDirectory:
             c = task.clients[s.client]
             facts = [c.id, method, float(c.r), c.width, k, s.rule]
             rows.append([*facts, s.val_accuracy, s.test_accuracy, s.alpha])
-        _write_csv(self.newcomers, ARRIVAL_COLUMNS, rows)
+        write_csv(self.newcomers, ARRIVAL_COLUMNS, rows)
 
     def write_summary(self, values: dict[str, Any]) -> None:
         write_atomically(self.summary, (json.dumps(values, indent=2) + "\n").encode())
@@ -187,7 +165,7 @@ class RunDirectory:
         return _json_object(self.summary.read_text("utf-8", "replace"), self.summary)
 
 
-def _write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(columns)

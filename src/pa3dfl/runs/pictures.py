@@ -23,7 +23,7 @@ from pa3dfl.runs.tables import comparison
 # Okabe and Ito's palette without its yellow, which is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # Each run also has a marker of its own, for prints without colour. After seven runs the dashes change.
-_STYLES = [(*pair, dash) for dash in ("-", "--", ":", "-.") for pair in zip(_COLOURS, "osD^vPX", strict=True)]
+STYLES = [(*pair, dash) for dash in ("-", "--", ":", "-.") for pair in zip(_COLOURS, "osD^vPX", strict=True)]
 # Paul Tol's "muted" colours, for up to ten labels: Okabe and Ito's are eight.
 _TOL = ("#332288", "#88CCEE", "#44AA99", "#117733", "#999933",
         "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")  # fmt: skip
@@ -60,7 +60,7 @@ def capacity_picture(runs: Sequence[Run], out: Path) -> Path | None:
     for i, run in enumerate(runs):
         tested = [(100 * c["r"], 100 * c["test_accuracy"]) for c in run.clients if c["test_accuracy"] is not None]
         if run in several and tested:
-            colour, marker, _ = _STYLES[i % len(_STYLES)]
+            colour, marker, _ = STYLES[i % len(STYLES)]
             r, accuracy = zip(*tested, strict=True)
             ax.scatter(r, accuracy, s=14, color=colour, marker=marker, alpha=0.45, linewidths=0)
     means = [
@@ -92,7 +92,7 @@ def newcomers_picture(records: Sequence[dict[str, Any]], out: Path) -> Path:
         of_rule = {record["name"]: record for record in records if record["rule"] == rule}
         for i, name in enumerate(names):
             if name in of_rule and of_rule[name]["trained_in"] is not None:
-                ax.axhline(100 * of_rule[name]["trained_in"], color=_STYLES[i][0], linestyle=(0, (4, 4)), linewidth=1)
+                ax.axhline(100 * of_rule[name]["trained_in"], color=STYLES[i][0], linestyle=(0, (4, 4)), linewidth=1)
         curves = [of_rule[name]["after"] if name in of_rule else [] for name in names]
         _plot(ax, names, curves, labelled=rule == rules[-1])
         ax.set_xticks(sorted({k for record in of_rule.values() for k, _ in record["after"]}))
@@ -142,7 +142,7 @@ def _plot(ax: Axes, names: Sequence[str], curves: Sequence[Sequence[tuple[Any, A
     for i, (name, curve) in enumerate(zip(names, curves, strict=True)):
         points = [(x, 100 * y) for x, y in curve if y is not None]
         if points:
-            colour, marker, dash = _STYLES[i % len(_STYLES)]
+            colour, marker, dash = STYLES[i % len(STYLES)]
             (line,) = ax.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dash)
             line.set(linewidth=1.8, markersize=5 if len(points) <= 30 else 2)
             ends.append((*points[-1], name, colour))

@@ -1,5 +1,6 @@
 """The engine whose clients are Flower's nodes. Flower only carries messages: pa3dfl samples and aggregates."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,6 @@ from pa3dfl.engines.flower.messages import (
     size_limit,
     unpack,
     whole,
-    write_facts,
 )
 from pa3dfl.engines.guard import Guard, Rejected, Spec
 from pa3dfl.engines.sequential import CHUNK
@@ -170,7 +170,7 @@ class Flower(Engine):
 
 
 def record(facts: Facts, blob: bytes) -> RecordDict:
-    return RecordDict({RECORD: ConfigRecord({"facts": write_facts(facts), "tree": blob})})
+    return RecordDict({RECORD: ConfigRecord({"facts": json.dumps(facts), "tree": blob})})
 
 
 def content(message: Message) -> tuple[Facts, bytes]:

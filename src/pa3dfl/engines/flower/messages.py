@@ -46,10 +46,6 @@ def size_limit(spec: Spec) -> int:
     return contents + sum(256 + 6 * len(name) for name in spec) + 1024
 
 
-def write_facts(facts: Facts) -> str:
-    return json.dumps(facts)
-
-
 def read_facts(text: Any) -> Facts:
     try:
         facts = json.loads(text)

@@ -1,5 +1,6 @@
 """Simulation on Ray in this process: the engine borrows the Grid of Flower's simulation."""
 
+import json
 import logging
 import os
 import threading
@@ -25,7 +26,7 @@ from pa3dfl.data import NAMES
 from pa3dfl.engines import engine_of
 from pa3dfl.engines.base import Round, Tick, silent
 from pa3dfl.engines.flower.engine import RECEIPT, Flower, content, record
-from pa3dfl.engines.flower.messages import Facts, read_facts, write_facts
+from pa3dfl.engines.flower.messages import Facts, read_facts
 from pa3dfl.engines.flower.node import LocalRun, answer
 from pa3dfl.engines.flower.state_store import StateStore
 from pa3dfl.engines.sequential import Sequential
@@ -52,7 +53,7 @@ class SimulatedNode:
 
     def local_run(self, order: Facts) -> LocalRun:
         # The text of the config is the key of the cache.
-        method, task, worker = _built(write_facts(order["config"]))
+        method, task, worker = _built(json.dumps(order["config"]))
         keep = int(order["config"]["checkpoint_every"]) + 2
         return LocalRun(method, task, worker, StateStore(folder_of(order), keep, order["best"]))
 

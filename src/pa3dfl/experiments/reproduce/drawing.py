@@ -10,10 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from pa3dfl.core.files import errors_name
-
-# Okabe and Ito's palette without its yellow; after seven lines the dashes change.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES, MARKERS = ("-", "--", ":"), "osD^vPX"
+from pa3dfl.runs.pictures import STYLES
 
 Line = Sequence[tuple[float, float]]
 
@@ -33,11 +30,10 @@ def panels(rows: int, columns: int, size: tuple[float, float] = (4.2, 3.2)) -> t
 def plot(ax: Axes, lines: Mapping[str, Line], names: Sequence[str]) -> None:
     """Draws each line in the style of its name, the same in all panels."""
     for name, points in lines.items():
-        i = names.index(name)
+        colour, marker, dash = STYLES[names.index(name) % len(STYLES)]
         if points:
-            (line,) = ax.plot(*zip(*points, strict=True), label=name, color=COLOURS[i % len(COLOURS)])
-            line.set(marker=MARKERS[i % len(MARKERS)], markersize=3.5, linewidth=2.6 if name == "Pa3dFL" else 1.5)
-            line.set(linestyle=DASHES[i // len(COLOURS) % len(DASHES)])
+            (line,) = ax.plot(*zip(*points, strict=True), label=name, color=colour, marker=marker, linestyle=dash)
+            line.set(markersize=3.5, linewidth=2.6 if name == "Pa3dFL" else 1.5)
 
 
 def logarithmic(ax: Axes) -> None:
