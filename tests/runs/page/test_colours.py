@@ -91,7 +91,7 @@ def test_the_heat_map_only_grows_brighter(vision: str) -> None:
 @pytest.mark.parametrize("vision", VISIONS)
 def test_pictures_are_told_apart_too(vision: str) -> None:
     """Lines by colour or marker; ten labels in one picture have nothing but their colours."""
-    colours, markers, _ = zip(*pictures._STYLES[:7], strict=True)
+    colours, markers, _ = zip(*pictures.STYLES[:7], strict=True)
     assert len(set(markers)) == 7
     assert min(distance(a, b, vision) for a, b in combinations(colours, 2)) > 7
     assert min(distance(a, b, vision) for a, b in combinations(pictures._TOL, 2)) > 5
