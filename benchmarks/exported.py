@@ -1,10 +1,9 @@
 """Exported models by width: bytes, and seconds for a prediction by PyTorch and by ONNX Runtime, on one core.
 
-In turn in one process, in seconds of the processor, the median of many calls: `python -m benchmarks.exported`.
-It needs `pa3dfl[onnx]`.
+Calls of the two take turns in one process. The least of many counts, in seconds of the processor, so that other work
+on the machine matters little: `python -m benchmarks.exported`. It needs `pa3dfl[onnx]`.
 """
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,9 +21,11 @@ from pa3dfl.runs import formats
 
 CASES = {"cnn-fashion": ((1, 28, 28), 10), "lstm-text": ((80,), 80), "vit-small": ((3, 32, 32), 10)}
 WIDTHS = (Fraction(1), Fraction(1, 2), Fraction(1, 4), Fraction(1, 16))
-BATCHES, CALLS = (1, 32), 60
+BATCHES, CALLS, SECONDS = (1, 32), 100, 4.0
+"""At least so many calls of each, and for at least so many seconds."""
+WHO = ("PyTorch", "ONNX Runtime", "ratio")
 COLUMNS = ("network", "width", "parameters", "safetensors", "ONNX",
-           *(f"{who}, {n} row{'s' * (n > 1)}" for n in BATCHES for who in ("PyTorch", "ONNX Runtime")))  # fmt: skip
+           *(f"{who}, {n} row{'s' * (n > 1)}" for n in BATCHES for who in WHO))  # fmt: skip
 
 
 def main() -> None:
@@ -50,8 +51,8 @@ def row(model: Model, width: Fraction) -> str:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        times = [t for n in BATCHES for t in timed(alone, session, rows[:n])]
-    cells = [f"{1e3 * t:.2f} ms" for t in times]
+        times = [timed(alone, session, rows[:n]) for n in BATCHES]
+    cells = [cell for a, b in times for cell in (f"{1e3 * a:.2f} ms", f"{1e3 * b:.2f} ms", f"{b / a:.2f}")]
     count = sum(p.numel() for p in alone.parameters())
     return (
         f"| {model.name} | {width} | {count:,} | " + " | ".join([*(f"{n / 1e3:,.0f} kB" for n in sizes), *cells]) + " |"
@@ -59,19 +60,19 @@ def row(model: Model, width: Fraction) -> str:
 
 
 @torch.inference_mode()
-def timed(alone: torch.nn.Module, session: onnxruntime.InferenceSession, x: Tensor) -> list[float]:
-    """Seconds of PyTorch and of ONNX Runtime."""
+def timed(alone: torch.nn.Module, session: onnxruntime.InferenceSession, x: Tensor) -> tuple[float, float]:
+    """The least seconds of PyTorch and of ONNX Runtime."""
     calls: list[Callable[[], object]] = [
         partial(alone, x),
         partial(session.run, None, {formats.INPUT: x.numpy()}),
     ]
     seconds: list[list[float]] = [[], []]
-    for _ in range(CALLS):
+    while len(seconds[0]) < CALLS or sum(map(sum, seconds)) < SECONDS:
         for call, taken in zip(calls, seconds, strict=True):
             begun = time.process_time()
             call()
             taken.append(time.process_time() - begun)
-    return [statistics.median(taken) for taken in seconds]
+    return min(seconds[0]), min(seconds[1])
 
 
 if __name__ == "__main__":
