@@ -19,6 +19,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from pa3dfl.core.logging import log, show_messages
 from pa3dfl.deploy.clock import Clock
+from pa3dfl.deploy.heartbeat import PatientHeartbeat
 
 
 def following(clock: Clock) -> type[FleetHttpClient]:
@@ -47,6 +48,7 @@ if __name__ == "__main__":
         show_messages()
         clock = Clock(Path(os.environ["FLWR_HOME"])).start().use()
         fleet_http_connection.FleetHttpClient = following(clock)  # type: ignore[attr-defined]
+        fleet_http_connection.HeartbeatSender = PatientHeartbeat  # type: ignore[attr-defined]
         flower_supernode()
     except SystemExit as e:
         code = e.code

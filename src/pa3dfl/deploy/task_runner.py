@@ -13,7 +13,7 @@ from flwr.common.serde import context_from_proto, run_from_proto
 from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
 from flwr.proto.task_pb2 import Task
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -25,6 +25,7 @@ from pa3dfl.core.logging import log
 from pa3dfl.deploy import app
 from pa3dfl.deploy.folder import DeploymentFolder
 from pa3dfl.deploy.grid import PromptGrid
+from pa3dfl.deploy.heartbeat import PatientHeartbeat
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def refusal(task: Task, ours: TaskType) -> str | None:
 @contextmanager
 def reported(client: RuntimeHttpClient) -> Iterator[None]:
     """Send Flower heartbeats during the task, and its status at the end."""
-    heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heart = PatientHeartbeat(make_task_heartbeat_fn_http(client))
     heart.start()
     status, details = SubStatus.FAILED, "stopped"
     try:
