@@ -77,11 +77,11 @@ class Joining:
     def step(self, k: int, meter: Meter) -> None:
         """The k-th round of the newcomers; k = 0 is their arrival."""
         ids = [c.id for c in self.work.clients]
-        meter.begin(k, "training newcomers", ids)
+        meter.begin(k, "training", ids)
         loss = self.train(k, meter) if k else self.arrive()
         found: list[Score] = []
         if k in self.tests():
-            meter.begin(k, "testing newcomers", ids)
+            meter.begin(k, "testing", ids)
             found = self.engine.evaluate(self.arrivals(k), RULES, meter.tick if k else lambda: None)
         with deferred_interrupt():
             self.scores += [(k, s) for s in found]

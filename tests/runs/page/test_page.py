@@ -87,6 +87,17 @@ def test_many_clients_are_sampled_and_the_page_says_that(tmp_path: Path) -> None
     assert (run["everybody"], len(run["trained"])) == (100_000, 400)
 
 
+def test_left_out_evaluations_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pa3dfl.runs.page.content.CELLS", 20)
+    path = write_run(tmp_path / "a", clients=10, evaluations=6)
+    about = json.loads((path / "history" / "about.json").read_text())
+    (path / "history" / "about.json").write_text(json.dumps(about | {"evaluations_kept": "every 2"}))
+    text = page.write([path], tmp_path / "a.html").read_text()
+    assert "Pa3dFL: one in 3 of the kept evaluations is shown." in text
+    assert "Pa3dFL: the run kept one in 2 of its evaluations." in text
+    assert [e["round"] for e in data_of(tmp_path / "a.html")["runs"][0]["evaluations"]] == [6, 12]
+
+
 @pytest.mark.parametrize(("methods", "clients"), [(14, 100), (1, 100_000)])
 def test_a_large_page_is_small_and_quick(methods: int, clients: int, tmp_path: Path) -> None:
     for k in range(methods):

@@ -108,9 +108,9 @@ def notes(shown: Sequence[dict[str, Any]]) -> list[str]:
                 "clients is above the learning curve."
             )
         if run["every"] > 1:
-            found.append(f"{run['method']}: every {run['every']}th kept evaluation is shown.")
-        if str(run["about"].get("evaluations_kept", "all")) != "all":
-            found.append(f"{run['method']}: the run kept {run['about']['evaluations_kept']} evaluations.")
+            found.append(f"{run['method']}: one in {run['every']} of the kept evaluations is shown.")
+        if (kept := str(run["about"].get("evaluations_kept", "all"))) != "all":
+            found.append(f"{run['method']}: the run kept {kept.replace('every', 'one in')} of its evaluations.")
     return list(dict.fromkeys(found))
 
 
