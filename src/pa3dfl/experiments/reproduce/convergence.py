@@ -25,8 +25,8 @@ from pa3dfl.methods.pa3dfl.general import U
 from pa3dfl.methods.pa3dfl.method import HN, Pa3dFL
 from pa3dfl.methods.problem import Task
 
-CLIENTS, ROWS, ROUNDS = 8, 20, 60
-GAMMA, ETA, DECAY = 1.0, 0.004, 0.98
+CLIENTS, ROWS, ROUNDS = 4, 10, 120
+GAMMA, ETA, DECAY = 1.0, 0.004, 0.998
 
 Made = tuple[Pa3dFL, Task]
 
