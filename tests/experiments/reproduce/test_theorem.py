@@ -53,7 +53,7 @@ def test_the_experiment_is_recorded_and_drawn(tmp_path: Path, monkeypatch: pytes
     assert convergence.picture(tmp_path, tmp_path / "c.png") is None
     path = convergence.run(tmp_path, rounds=3, rows=6)
     title, picture = convergence.picture(tmp_path, tmp_path / "c.png") or ("", tmp_path)
-    assert "8 clients, one full-batch step each a round, γ = 1, η = 0.004·0.98^t" in title
+    assert "4 clients, one full-batch step each a round, γ = 1, η = 0.004·0.998^t" in title
     assert picture.read_bytes()[:4] == b"\x89PNG"
     monkeypatch.setattr(convergence, "make", None)
     assert convergence.run(tmp_path) == path
