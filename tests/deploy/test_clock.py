@@ -98,7 +98,7 @@ def test_a_server_that_starts_again_with_another_time(clocks: dict[str, Clock], 
 @pytest.mark.parametrize(
     ("days", "said"),
     [
-        (30, "pa3dfl: this machine's clock is 259.... s ahead of the server's: set the wrong one"),
+        (30, "pa3dfl: this machine's clock is 259.... s ahead of the server's: set the wrong clock right"),
         (-30, "pa3dfl: by this machine's clock the server's certificate is not valid: set the clock"),
     ],
 )

@@ -101,8 +101,8 @@ def test_added_rows_count_from_the_next_answer_on(tmp_path: Path) -> None:
     ("said", "reason"),
     [
         ({"sizes": [9, 4, 4], "capacity": "1"}, "claims 32 training rows, declared 9"),
-        ({"sizes": [0, 4, 4], "capacity": "1"}, "says sizes [0, 4, 4]"),
-        ({"sizes": [24, 4, 4], "capacity": 7}, "says capacity '7'"),
+        ({"sizes": [0, 4, 4], "capacity": "1"}, "sizes are [0, 4, 4], expected three whole numbers from 1"),
+        ({"sizes": [24, 4, 4], "capacity": 7}, "capacity is '7', expected a printable text"),
     ],
 )
 def test_false_numbers_of_rows_are_refused(

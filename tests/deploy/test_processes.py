@@ -86,7 +86,7 @@ def test_a_server_that_dies_ten_times_loses_at_most_the_running_rounds(three: Li
     three.configure(method="ditto", rounds=rounds)
     for death in range(10):
         training = three.train("--resume" if death else "--overwrite")
-        three.wait_for("3 of 3 nodes are here")
+        three.wait_for("3 of 3 nodes are connected")
         time.sleep(moments.uniform(0, 12))
         kept = len(records(three.deployment.run)) if (three.deployment.run / "rounds.jsonl").exists() else 0
         assert kept < rounds, "it was done before it died ten times: ask for more rounds"
@@ -107,7 +107,7 @@ def test_a_restarted_node_has_its_state(three: Live) -> None:
     """A node is killed after its first round and restarted: its state file is unchanged, and the next round uses it."""
     three.configure(method="ditto", rounds=4, per_round=3, timeout=40.0)
     training = three.train("--overwrite")
-    three.wait_for("3 of 3 nodes are here")
+    three.wait_for("3 of 3 nodes are connected")
     while not (three.deployment.run / "rounds.jsonl").exists() or not records(three.deployment.run):
         time.sleep(0.2)
     three.kill("node-1")
@@ -170,7 +170,7 @@ def test_a_server_killed_in_the_middle_of_a_round(k: int, eight: Live) -> None:
         if f"node-{i}" not in eight.running:
             eight.node(i)
     training = eight.train("--overwrite")
-    eight.wait_for("8 of 8 nodes are here")
+    eight.wait_for("8 of 8 nodes are connected")
     time.sleep(1.5)
     dead = sorted(random.Random(k).sample(range(8), k))
     for i in dead:

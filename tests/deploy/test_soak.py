@@ -85,7 +85,7 @@ def test_a_long_training_survives_faults(
         odd(live, LIAR, "liar", 0.0)
         odd(live, SLOW, "slow", SLOW_SECONDS)
         training = live.train("--overwrite")
-        live.wait_for("8 of 8 nodes are here")
+        live.wait_for("8 of 8 nodes are connected")
         began = time.monotonic()
         kill_at, sample_at = began + KILL_SECONDS, began + SAMPLE_SECONDS
         while (now := time.monotonic()) < began + 60 * MINUTES:

@@ -67,8 +67,8 @@ def stamp(at: float) -> str:
     [
         (stamp(T + 3600), T + 3600, "3600 s behind the server's: using the server's time"),
         (stamp(T - 86400), T - 86400, "86400 s ahead of the server's: using the server's time"),
-        (stamp(T + 86401), T, "86401 s behind the server's: set the wrong one"),
-        (stamp(T - 1e9), T, "1000000000 s ahead of the server's: set the wrong one"),
+        (stamp(T + 86401), T, "86401 s behind the server's: set the wrong clock right"),
+        (stamp(T - 1e9), T, "1000000000 s ahead of the server's: set the wrong clock right"),
         (stamp(T + 1), T, ""),
         ("", T, ""),
         ("yesterday", T, ""),

@@ -112,7 +112,7 @@ def test_another_model_than_the_tested_one_is_refused(run: Path, tmp_path: Path)
     from safetensors.torch import save_file
 
     save_file(wire(tree), file)
-    with pytest.raises(UserError, match=r"client \d+'s model, made again, has accuracy"):
+    with pytest.raises(UserError, match=r"client \d+'s model, computed again, has accuracy"):
         list(export(run, out=tmp_path / "out"))
     assert len(list((tmp_path / "out").rglob("*.safetensors"))) < CLIENTS
 
@@ -150,7 +150,7 @@ def test_without_the_extra_the_error_says_what_to_install(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(UserError, match=r"ONNX needs packages that are not here .*: pip install 'pa3dfl\[onnx\]'"):
+    with pytest.raises(UserError, match=r"ONNX needs packages that are not installed .*: pip install 'pa3dfl\[onnx\]'"):
         list(export(trained / "run", [7], "onnx", tmp_path))
 
 

@@ -119,7 +119,7 @@ def test_more_than_logits_is_refused() -> None:
 
 def test_lazy_layers_are_refused() -> None:
     refused(lambda w: nn.Sequential(nn.LazyLinear(int(8 * w)), nn.Linear(int(8 * w), 4)),
-            "leaves the size of 0.weight open: give the layer its input size")  # fmt: skip
+            "does not fix the size of 0.weight: give the layer its input size")  # fmt: skip
 
 
 class Uncalled(nn.Module):

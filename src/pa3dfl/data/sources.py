@@ -67,7 +67,7 @@ def load(
             )
         return readers.read(path, columns, small)
     if given := columns.given():
-        raise UserError(f"{data} names its own columns: leave {given[0]} out")
+        raise UserError(f"{data} has columns of its own: omit {given[0]}")
     source, searched, failure = CATALOGUE[data], _searched(data, data_dir), ""
     hit = next(_hits(source, searched), None)
     if hit is None and download and source.downloads:

@@ -61,7 +61,7 @@ class Clock:
         if abs(ahead) < SECONDS:
             return False
         near, where = abs(ahead) <= MOST_SECONDS, "behind" if ahead > 0 else "ahead of"
-        what = "using the server's time" if near else "set the wrong one (and start the server again if it was its)"
+        what = "using the server's time" if near else "set the wrong clock right (if the server's, restart it)"
         log.warning(f"this machine's clock is {abs(ahead):.0f} s {where} the server's: {what}")
         if near:
             self._distance[0] += ahead

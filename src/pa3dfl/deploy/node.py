@@ -111,7 +111,7 @@ class RealNode:
     def state(self, order: Facts) -> Path:
         token = str(order["run"])
         if not token.isalnum():  # it becomes the name of a folder
-            raise Refused(f"run {token[:40]!r} is not a name")
+            raise Refused(f"run {token[:40]!r}: expected letters and digits")
         return self.folder / "state" / token
 
     def tested(self, place: LocalRun, client: Client, order: Facts, score: Score, model: Tree) -> None:

@@ -49,18 +49,18 @@ def registration_of(node: int, facts: dict[str, Any]) -> Registration:
         raise Refused(f"the name {name!r} begins with {name[0]}: begin with another character")
     sizes, capacity = sizes_of(facts), capacity_of(facts)
     if not whole_numbers(shape) or not 0 < len(shape) <= 4:
-        raise Refused(f"{name!r} says shape {str(shape)[:40]}")
+        raise Refused(f"{name!r} sent the shape {str(shape)[:40]}: expected 1 to 4 whole numbers")
     counts = facts.get("histogram")
     if counts is not None:
         try:
             table = np.array(counts, dtype=np.int64)
         except (ValueError, TypeError, OverflowError):
-            raise Refused(f"{name!r} has no proper histogram") from None
+            raise Refused(f"{name!r} sent a histogram that does not fit its shape") from None
         if table.shape != (shape[0], 256) or table.min() < 0 or table.sum(1).min() < 1:
-            raise Refused(f"{name!r} has no proper histogram")
+            raise Refused(f"{name!r} sent a histogram that does not fit its shape")
     classes = whole(facts, "classes")
     if not 0 < classes <= 1_000_000:
-        raise Refused(f"{name!r} says {classes} classes")
+        raise Refused(f"{name!r} sent {classes} classes: expected 1 to 1,000,000")
     try:
         share = parse_ratio(str(r)[:40], "capacity")
     except UserError as e:
@@ -72,14 +72,14 @@ def registration_of(node: int, facts: dict[str, Any]) -> Registration:
 def sizes_of(facts: Facts) -> Sizes:
     sizes = facts.get("sizes")
     if not whole_numbers(sizes) or len(sizes) != 3:
-        raise Refused(f"says sizes {str(sizes)[:40]}")
+        raise Refused(f"sizes are {str(sizes)[:40]}, expected three whole numbers from 1")
     return (sizes[0], sizes[1], sizes[2])
 
 
 def capacity_of(facts: Facts) -> str:
     capacity = facts.get("capacity")
     if not isinstance(capacity, str) or not capacity.isprintable():
-        raise Refused(f"says capacity {str(capacity)[:40]!r}")
+        raise Refused(f"capacity is {str(capacity)[:40]!r}, expected a printable text")
     return capacity[:40]
 
 

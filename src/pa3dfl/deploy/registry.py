@@ -51,7 +51,7 @@ class ClientRegistry:
             if len(self._here) != told:
                 told = len(self._here)
                 names = ", ".join(sorted(s.name for s in self._here.values())) or "nobody"
-                self.say(f"{told} of {counted(wanted, 'node is here', 'nodes are here')}: {names}")
+                self.say(f"{told} of {counted(wanted, 'node is connected', 'nodes are connected')}: {names}")
             if told >= wanted:
                 return
             if time.monotonic() > deadline:
@@ -65,7 +65,7 @@ class ClientRegistry:
         """Start a run: number the present nodes by name, and leave the other client numbers free."""
         here = sorted(self._here.values(), key=lambda s: s.name)
         if len(here) > slots:
-            raise UserError(f"{len(here)} nodes are here, but `clients` is {slots}: raise `clients` in config.yaml")
+            raise UserError(f"{len(here)} nodes are connected, but `clients` is {slots}: raise it in config.yaml")
         shapes = {(s.shape, s.bytes) for s in here}
         if len(shapes) > 1:
             raise UserError(f"nodes have rows of different kinds: {', '.join(f'{s.name} {s.shape}' for s in here)}")

@@ -111,9 +111,9 @@ def verified(federation: Federation, ids: Sequence[int]) -> Iterator[Remade]:
         now, was = model.score, model.recorded
         if (now.test_accuracy, now.val_accuracy, now.alpha) != (was.test_accuracy, was.val_accuracy, was.alpha):
             raise UserError(
-                f"client {was.client}'s model, made again, has accuracy {now.test_accuracy:.4f} and α {now.alpha:g}; "
-                f"at round {model.round} it had {was.test_accuracy:.4f} and {was.alpha:g}: use the PyTorch, the device "
-                "and the kind of processor of the run"
+                f"client {was.client}'s model, computed again, has accuracy {now.test_accuracy:.4f} and α "
+                f"{now.alpha:g}; at round {model.round} it had {was.test_accuracy:.4f} and {was.alpha:g}: use the "
+                "PyTorch, the device and the kind of processor of the run"
             )
         yield model
 

@@ -38,7 +38,7 @@ def parse(words: Sequence[str]) -> Grid:
             raise UserError(f"grid {word!r} has no values: expected option=value,value,… such as lr=0.01,0.1")
         for name in names:
             if [*itertools.chain(*grid), *names].count(name) > 1:
-                raise UserError(f"grid {word!r}: {name} is there twice; give all its values at once")
+                raise UserError(f"grid {word!r}: {name} is given twice; give all its values at once")
         grid[names] = values
     return grid
 
@@ -93,5 +93,5 @@ def _axis(names: tuple[str, ...], values: list[str], fields: Fields) -> list[lis
             raise UserError(f"grid {'+'.join(names)}: {value!r} should hold {len(names)} values joined by +")
         axis.append([(k, coerce(k, v.strip(), fields[k].type)) for k, v in zip(names, parts, strict=True)])
         if axis.count(axis[-1]) > 1:
-            raise UserError(f"grid {'+'.join(names)}: {value} is there twice")
+            raise UserError(f"grid {'+'.join(names)}: {value} is given twice")
     return axis

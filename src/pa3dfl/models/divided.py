@@ -50,7 +50,7 @@ def pieces(name: str, layer: str, size: int, full: Stages, narrow: Stages) -> tu
     """How many blocks of a layer's outputs shrink, and how many outputs belong together."""
     same = [a == b for a, b in zip(full, narrow, strict=False)]
     if len(full) != len(narrow) or not all(same[:-1]):
-        raise UserError(f"model {name!r} divides the outputs of {layer!r} in another way where it is narrow")
+        raise UserError(f"model {name!r} divides the outputs of {layer!r} in another way at a narrow width")
     if same[-1]:
         return prod(full), prod(full)
     blocks = prod(full[:-1])  # whole pieces of the last division are dropped

@@ -33,7 +33,7 @@ def check_supported(name: str, network: nn.Module) -> None:
     for place, p in network.named_parameters():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise UserError(
-                f"model {name!r} leaves the size of {place} open: give the layer its input size instead of "
+                f"model {name!r} does not fix the size of {place}: give the layer its input size instead of "
                 "using a lazy one"
             )
 

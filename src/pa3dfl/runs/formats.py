@@ -124,7 +124,7 @@ def _session(path: Path) -> Predict:
 
 
 def _needs(e: ImportError) -> UserError:
-    return UserError(f"ONNX needs packages that are not here ({e}): pip install 'pa3dfl[onnx]'")
+    return UserError(f"ONNX needs packages that are not installed ({e}): pip install 'pa3dfl[onnx]'")
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def test_a_run_of_another_process_is_left_alone(capsys: Capture) -> None:
     assert ready.wait(60)
     assert cli.main([*OVERALL, "--methods", "fedavg,local-only"]) == 0
     assert [r["method"] for r in results()] == ["local-only"]
-    assert "1 run is in the hands of other processes" in capsys.readouterr().err
+    assert "1 run is being trained by other processes" in capsys.readouterr().err
     other.kill()  # a dead process holds nothing
     other.join()
     assert cli.main([*OVERALL, "--methods", "fedavg"]) == 0
@@ -189,13 +189,13 @@ def test_missing_data_is_left_out_with_one_line(capsys: Capture, monkeypatch: py
     assert cli.main([*OVERALL, "--data", "cifar10,tiny.npz", "--methods", "local-only"]) == 0
     assert [r["data"] for r in results()] == ["tiny.npz"]
     [line] = [line for line in capsys.readouterr().err.splitlines() if "cifar10" in line]
-    assert line == "pa3dfl: cifar10 is not here and is left out: see `pa3dfl data`, or pass --data-dir"
+    assert line == "pa3dfl: cifar10 was not found and is left out: see `pa3dfl data`, or pass --data-dir"
 
 
 def test_no_data_at_all_is_an_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "available", lambda folder: [])
     assert cli.main(["reproduce", "overall", "--data", "cifar10", "--methods", "local-only"]) == 2
-    assert "nothing was run: none of the data is here" in capsys.readouterr().err
+    assert "nothing was run: none of the data was found" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_does_not_stop_the_others(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

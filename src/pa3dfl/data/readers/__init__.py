@@ -65,4 +65,4 @@ def _reader(path: Path) -> ModuleType:
         return leaf
     if path.suffix == ".npz":
         return npz
-    raise UserError(f"{path} has no format that is known here: expected {EXPECTED}")
+    raise UserError(f"{path} has an unknown format: expected {EXPECTED}")

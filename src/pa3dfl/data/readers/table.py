@@ -47,7 +47,7 @@ def chosen(path: Path, table: Table, columns: Columns) -> Arrays:
     if both := set(special) & set(inputs):
         raise UserError(f"{path}: the column {both.pop()!r} cannot be an input too: take it out of --input-columns")
     if not inputs:
-        raise UserError(f"{path} has no columns but {', '.join(special)}: expected inputs besides")
+        raise UserError(f"{path} has no columns but {', '.join(special)}: expected further columns as inputs")
     codes = {name: _code(path, name, table[name]) for name in inputs}
     client = None if columns.client is None else _plain(table[columns.client])
     coding = {"kind": "table", "label": columns.label, "columns": codes}

@@ -86,7 +86,7 @@ def carry_out(
 ) -> Path:
     """Run what is missing, then render the page; returns it."""
     for data in dict.fromkeys(j.config.data for j in jobs if j.state() == NO_DATA):
-        say(f"{data} is not here and is left out: see `pa3dfl data`, or pass --data-dir")
+        say(f"{data} was not found and is left out: see `pa3dfl data`, or pass --data-dir")
     paces = Paces(places.results)
     outcome = Outcome()
     device, threads = str(given.get("device", "auto")), coerce("threads", given.get("threads", 0), int)
@@ -118,11 +118,11 @@ def carry_out(
         outcome = work(jobs, budget, say, finished)
     page = render(places)
     if outcome.busy:
-        say(f"{counted(outcome.busy, 'run is', 'runs are')} in the hands of other processes")
+        say(f"{counted(outcome.busy, 'run is', 'runs are')} being trained by other processes")
     if outcome.stopped:
-        say("the budget is spent: the same command goes on")
+        say("the budget is spent: the same command continues")
     if jobs and all(j.state() == NO_DATA for j in jobs):
-        raise UserError("nothing was run: none of the data is here")
+        raise UserError("nothing was run: none of the data was found")
     if outcome.failed:
         raise UserError(
             f"{outcome.failed} of {counted(len(jobs), 'run')} failed, see above; the same command tries them again"
