@@ -150,7 +150,7 @@ def test_several_methods_give_one_file_for_compare(capsys: Capture) -> None:
         (["ditto", "--seeds", "1000,9"], "seed 9 is for published results: tune on seeds from 10, such as 1000"),
         (
             ["fedavg,ditto", "--grid", "lr=0.1", "--grid", "mu=1,2", "--trials", "2"],
-            "the grid of fedavg has 1 settings",
+            "the grid of fedavg has 1 setting",
         ),
         ([], "the following arguments are required: METHOD"),
     ],

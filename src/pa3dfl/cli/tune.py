@@ -48,9 +48,10 @@ def tune(argv: list[str]) -> None:
     trials = tuning.plan(given, names, grid.parse(words), seeds, out, count)
     settings = {name: sum(t.config.method == name for t in trials) // len(seeds) for name in names}
     if len(names) == 1 or len(set(settings.values())) > 1:
-        tried = " + ".join(map(str, settings.values())) + " settings"
+        *others, last = settings.values()
+        tried = " + ".join([*map(str, others), counted(last, "setting")])
     else:
-        tried = f"{settings[names[0]]} settings of each method"
+        tried = f"{counted(settings[names[0]], 'setting')} of each method"
     log.info(f"{counted(len(trials), 'trial')}: {tried} × {counted(len(seeds), 'seed')}, in {out}")
     if len(set(settings.values())) > 1:
         log.info("methods have different numbers of settings: --trials N gives each of them N")

@@ -12,6 +12,7 @@ from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import HOW, Config
 from pa3dfl.core.options.schema import coerce, suggest
 from pa3dfl.core.randomness import numpy_generator
+from pa3dfl.core.words import counted
 
 Point = dict[str, Any]
 Fields = Mapping[str, dataclasses.Field[Any]]
@@ -77,8 +78,8 @@ def sample(method: str, choices: list[Point], n: int | None, seed: int) -> list[
     rates = sorted({p["lr"] for p in choices if "lr" in p})
     if len(rates) < 2:
         raise UserError(
-            f"trials is {n}: the grid of {method} has {len(choices)} settings and no range of lr to draw more from; "
-            f"give it more values with --grid, or ask for at most {len(choices)}"
+            f"trials is {n}: the grid of {method} has {counted(len(choices), 'setting')} and no range of lr to draw "
+            f"more from; give it more values with --grid, or ask for at most {len(choices)}"
         )
     steps = [rates[0] * (rates[-1] / rates[0]) ** ((i + 0.5) / more) for i in range(more)]
     others = [choices[i] for i in draw.integers(len(choices), size=more)]

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
+from pa3dfl.core.words import counted
 from pa3dfl.methods.common.contraction import Apply, Factored
 from pa3dfl.models import Model
 from pa3dfl.models.conv import Window
@@ -92,8 +93,8 @@ def take_apart(model: Model, p_min: Fraction, r2_rule: str = "max", r2_scale: fl
         T, S, *kernel = full[f"{name}.weight"]
         if (T * p_min).denominator != 1:
             raise UserError(
-                f"layer {name!r} has {T} outputs, and {T} × {p_min} = {float(T * p_min):g} is not whole: make it "
-                f"a multiple of {p_min.denominator} or choose a larger p_min"
+                f"layer {name!r} has {counted(T, 'output')}, and {T} × {p_min} = {float(T * p_min):g} is not whole: "
+                f"make it a multiple of {p_min.denominator} or choose a larger p_min"
             )
         R1 = R2 = int(T * p_min)
         if kernel:
