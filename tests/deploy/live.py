@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,16 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 def pa3dfl(*words: str) -> list[str]:
     return [sys.executable, "-m", "pa3dfl.cli", *words]
+
+
+@contextmanager
+def beside(machine: Any, folder: Path, capacities: list[str], **options: Any) -> Iterator["Live"]:
+    """A deployment that another machine reaches: the server and node 0 are here, the other nodes are there."""
+    with Live(folder, capacities, **options, host=machine.here) as live:
+        live.server()
+        for i in range(len(capacities)):
+            live.node(i, prefix=machine.prefix if i else ())
+        yield live
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:

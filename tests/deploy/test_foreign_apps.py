@@ -19,7 +19,7 @@ from fleet_requests import UNKNOWN, private_key, routes
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.superlink.main import create_app
-from live import ENVIRONMENT, Live
+from live import ENVIRONMENT, Live, beside
 from machines import OPTIONS
 from other_machine import OtherMachine, machine_for_module
 from rogue import alive, ask, bundle, flwr, resident_megabytes, taken_over, write
@@ -38,13 +38,9 @@ other_machine = machine_for_module(OtherMachine)
 
 @pytest.fixture(scope="module")
 def live(other_machine: OtherMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server that other machines can reach; one node on this machine, one on another."""
     options = OPTIONS | {"method": "ditto", "rounds": 1, "eval_every": 1, "timeout": 120.0}
-    with Live(tmp_path_factory.mktemp("access"), ["1", "1/4"], **options, host=other_machine.here) as live:
+    with beside(other_machine, tmp_path_factory.mktemp("access"), ["1", "1/4"], **options) as live:
         write_certificates(live.folder / "other", other_machine.here)
-        live.server()
-        live.node(0)
-        live.node(1, prefix=other_machine.prefix)
         deadline = time.monotonic() + 120
         while len(set(re.findall(r"Activated node_id=(\d+)", live.log("server")))) < 2:
             assert time.monotonic() < deadline, live.log("server")

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'pa3dfl
 
 from bad_network import BadNetwork
 from compared import CAPACITIES, records, same, saved, survivors
-from live import Live, finish
+from live import Live, beside, finish
 from machines import OPTIONS
 from other_machine import machine_for_module
 
@@ -22,12 +22,8 @@ line = machine_for_module(BadNetwork)
 
 @pytest.fixture(scope="module")
 def live(line: BadNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Node 0 is on the server's machine, the others are behind the line."""
-    options = OPTIONS | {"method": "ditto", "per_round": 3, "timeout": 150.0, "eval_every": 100, "host": line.here}
-    with Live(tmp_path_factory.mktemp("network"), CAPACITIES, **options) as live:
-        live.server()
-        for i in range(3):
-            live.node(i, prefix=line.prefix if i else ())
+    options = OPTIONS | {"method": "ditto", "per_round": 3, "timeout": 150.0, "eval_every": 100}
+    with beside(line, tmp_path_factory.mktemp("network"), CAPACITIES, **options) as live:
         yield live
 
 
