@@ -23,7 +23,7 @@ from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method
 from pa3dfl.methods.problem import Task
 
-NETWORKS = ("lstm", "gru", "transformer")
+NETWORKS = ("lstm", "gru", "rnn", "transformer")
 
 
 def sequences(rows: int = 64) -> Arrays:

@@ -77,7 +77,7 @@ class FunctionalModule:
         for place, name, _, empty in self._places:
             place[name] = empty
         for m in self._recurrent:
-            m._flat_weights = []  # the module would keep the weights of the call
+            m._init_flat_weights()  # the module would keep the weights of the call, or not see them in the next one
 
 
 def dropouts(network: nn.Module) -> list[tuple[nn.Module, str, float]]:
