@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from html import unescape
 from pathlib import Path
@@ -37,6 +38,16 @@ def said(*paths: Path) -> str:
     return " ".join(headline(runs, content(runs)["runs"]))
 
 
+def lower(run: Path, by: Sequence[float]) -> None:
+    """Lower the test accuracy of each client."""
+    file = run / "clients.csv"
+    head, *lines = file.read_text().splitlines()
+    rows = [line.split(",") for line in lines]
+    for row, less in zip(rows, by, strict=True):
+        row[8] = str(round(float(row[8]) - less, 6))
+    file.write_text("\n".join([head, *map(",".join, rows)]) + "\n")
+
+
 def test_a_page_holds_the_numbers_of_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "a", clients=6, evaluations=2)
     assert cli.main(["page", str(tmp_path), "-o", str(tmp_path / "out.html")]) == 0
@@ -55,17 +66,38 @@ def test_a_page_holds_the_numbers_of_its_runs(tmp_path: Path, capsys: pytest.Cap
 
 def test_the_headline_by_hand(tmp_path: Path) -> None:
     a, b = (write_run(tmp_path / m, m, clients=10, network=False) for m in ("good", "weak"))
-    text = (b / "clients.csv").read_text().splitlines()
-    rows = [line.split(",") for line in text[1:]]
-    for k, row in enumerate(rows):  # ahead by 2 and by 4 points in turn: 3 ± 1.96·1.054/√10
-        row[8] = str(float(row[8]) - (0.02 if k % 2 else 0.04))
-    (b / "clients.csv").write_text("\n".join([text[0], *map(",".join, rows)]) + "\n")
+    lower(b, [0.04, 0.02] * 5)  # 3 ± 1.96·1.054/√10
     told = said(a, b)
     assert "good has a mean test accuracy of" in told
     assert "3.0 points ahead of weak (95% interval 2.3 to 3.7 points) over 10 clients." in told
     assert "12.0 MB sent both ways" in told or "24 MB sent both ways" in told or "12 MB sent both ways" in told
     assert "chance" not in told
-    assert "chance" in said(a, write_run(tmp_path / "same", "same", clients=10, network=False))
+    same = write_run(tmp_path / "same", "same", clients=10, network=False)
+    assert "the best of 2 methods, level with same over 10 clients." in said(a, same)
+    lower(same, [0.1, -0.08] * 5)
+    assert "1.0 points ahead of same" in said(a, same)
+    assert "chance" in said(a, same)
+
+
+def test_methods_are_compared_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """Seed 1 of both is equal; seed 0, which one of them lacks, is easier."""
+    zero, one, weak = (
+        write_run(tmp_path / f"{m}{s}", m, clients=10, network=False, seed=s)
+        for m, s in (("good", 0), ("good", 1), ("weak", 1))
+    )
+    lower(zero, [-0.1] * 10)
+    assert "of 2 methods, level with weak over 10 clients of the one seed that both have." in said(zero, one, weak)
+    lower(weak, [-0.01] * 10)
+    told = said(zero, one, weak)
+    assert told.startswith("good has a mean")
+    assert "; weak is 1.0 points ahead (95% interval 1.0 to 1.0 points) over 10 clients of the one seed" in told
+    lower(weak, [0.03] * 10)
+    other = write_run(tmp_path / "weak0", "weak", clients=10, network=False, seed=0)
+    lower(other, [-0.05] * 10)
+    assert "3.5 points ahead of weak" in (told := said(zero, one, weak, other))
+    assert "over 10 clients and 2 seeds." in told
+    third = write_run(tmp_path / "weak2", "weak", clients=10, network=False, seed=2)
+    assert said(zero, third).count("follows with") == 1
 
 
 def test_unfinished_not_yet_tested_and_without_capacities(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The result in sentences."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -9,13 +9,16 @@ import numpy as np
 from pa3dfl.core.words import counted
 from pa3dfl.runs.rundata import RunData
 
+Seeds = dict[Any, dict[int, dict[str, Any]]]
+"""By seed and client: the client's row."""
+
 
 def headline(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> list[str]:
     """A few sentences: the best method and its lead, the clients with the lowest accuracy, the cost."""
-    methods: dict[str, list[dict[int, dict[str, Any]]]] = {}
+    methods: dict[str, Seeds] = {}
     for run, of_run in zip(runs, shown, strict=True):
         if rows := {r["client"]: r for r in run.client_rows if r.get("test_accuracy") is not None}:
-            methods.setdefault(of_run["method"], []).append(rows)
+            methods.setdefault(of_run["method"], {})[of_run["seed"]] = rows
     if not methods:
         return ["No client has been tested yet: the first numbers come with the first evaluation."]
     ranked = sorted(methods, key=lambda m: -overall(methods[m]))
@@ -28,28 +31,32 @@ def headline(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> list[s
     return [text for text in said if text]
 
 
-def overall(seeds: Sequence[dict[int, dict[str, Any]]]) -> float:
-    return float(np.mean([np.mean([r["test_accuracy"] for r in rows.values()]) for rows in seeds]))
+def overall(seeds: Seeds) -> float:
+    return float(np.mean([np.mean([r["test_accuracy"] for r in rows.values()]) for rows in seeds.values()]))
 
 
-def lead(best: str, ranked: list[str], methods: dict[str, Any]) -> str:
+def lead(best: str, ranked: list[str], methods: dict[str, Seeds]) -> str:
     seeds = methods[best]
     text = f"{short(best)} has a mean test accuracy of {percent(overall(seeds))}"
     if len(ranked) == 1:
-        accuracies = [r["test_accuracy"] for rows in seeds for r in rows.values()]
-        return f"{text}{interval(accuracies)} over {counted(len(seeds[0]), 'client')}{of_seeds(seeds)}."
+        accuracies = [r["test_accuracy"] for rows in seeds.values() for r in rows.values()]
+        return f"{text}{interval(accuracies)} over {of_clients(seeds)}."
     second = ranked[1]
-    pairs = zip(seeds, methods[second], strict=False)
-    gains = [mine[i]["test_accuracy"] - other[i]["test_accuracy"] for mine, other in pairs for i in mine if i in other]
+    others = methods[second]
+    common = {s: [i for i in rows if i in others[s]] for s, rows in seeds.items() if s in others}
+    gains = [seeds[s][i]["test_accuracy"] - others[s][i]["test_accuracy"] for s, ids in common.items() for i in ids]
     text += f", the best of {len(ranked)} methods"
     if not gains:
-        return f"{text}; {short(second)} follows with {percent(overall(methods[second]))}."
+        return f"{text}; {short(second)} follows with {percent(overall(others))}."
     points = 100 * float(np.mean(gains))
+    both = " that both have" if len(common) < max(len(seeds), len(others)) else ""
+    over = f" over {of_clients(common, both)}"
+    if abs(points) < 0.05:
+        return f"{text}, level with {short(second)}{over}."
+    if points < 0:  # it leads only with what the other lacks
+        return f"{text}; {short(second)} is {-points:.1f} points ahead{interval([-g for g in gains], ' points')}{over}."
     sure = "" if len(gains) < 2 or bounds(gains)[0] > 0 else "; the interval includes 0, so this may be chance"
-    return (
-        f"{text}: {points:.1f} points ahead of {short(second)}{interval(gains, ' points')} over "
-        f"{counted(len(seeds[0]), 'client')}{of_seeds(seeds)}{sure}."
-    )
+    return f"{text}: {points:.1f} points ahead of {short(second)}{interval(gains, ' points')}{over}{sure}."
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:
@@ -64,8 +71,8 @@ def interval(values: Sequence[float], unit: str = "%") -> str:
     return f" (95% interval {100 * low:.1f} to {100 * high:.1f}{unit})"
 
 
-def worst_fifth(best: str, seeds: Sequence[dict[int, dict[str, Any]]]) -> str:
-    rows = [r for each in seeds for r in each.values()]
+def worst_fifth(best: str, seeds: Seeds) -> str:
+    rows = [r for each in seeds.values() for r in each.values()]
     if len(rows) < 5:
         return ""
     if len({r["r"] for r in rows}) > 1:
@@ -96,8 +103,12 @@ def short(name: str) -> str:
     return name if len(name) <= 60 else name[:57] + "…"
 
 
-def of_seeds(seeds: Sequence[Any]) -> str:
-    return f" and {len(seeds)} seeds" if len(seeds) > 1 else ""
+def of_clients(seeds: Mapping[Any, Sized], both: str = "") -> str:
+    """How many clients, and seeds where there are several; `both`: they are not all."""
+    clients = counted(max(map(len, seeds.values())), "client")
+    if len(seeds) > 1:
+        return f"{clients} and {len(seeds)} seeds{both}"
+    return f"{clients} of the one seed{both}" if both else clients
 
 
 def percent(value: float, digits: int = 1) -> str:
