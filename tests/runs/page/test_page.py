@@ -108,7 +108,23 @@ def test_unfinished_not_yet_tested_and_without_capacities(tmp_path: Path) -> Non
     page.write([begun], tmp_path / "a.html", running=True)
     assert data_of(tmp_path / "a.html")["running"] is True
     assert "Not finished: Pa3dFL (round 6 of 6)." in said(write_run(tmp_path / "stopped", finished=False))
-    assert "the worst fifth, at equal capacity" in said(write_run(tmp_path / "ideal", ideal=True))
+
+
+def test_whom_the_best_method_serves_worst(tmp_path: Path) -> None:
+    """By fifths of capacity, by level where there are few, and at equal capacity by accuracy."""
+    ten = [0, 0, 0.3, 0.3, 0, 0, 0, 0, 0, 0]
+    run = write_run(tmp_path / "a", clients=10, network=False)
+    lower(run, [float(row["test_accuracy"]) - 0.9 + low for row, low in zip(load(run).client_rows, ten, strict=True)])
+    assert "Of its clients it serves the fifth with capacity 23% to 34% worst: 60.0%." in said(run)
+    ideal = write_run(tmp_path / "ideal", clients=10, network=False, ideal=True)
+    lower(ideal, [float(r["test_accuracy"]) - 0.9 + low for r, low in zip(load(ideal).client_rows, ten, strict=True)])
+    assert "The fifth of its clients with the lowest accuracy has a mean of 60.0%." in said(ideal)
+    file = ideal / "clients.csv"
+    head, *rows = (line.split(",") for line in file.read_text().splitlines())
+    for row, r in zip(rows, [1, 1, 0.0625, 0.0625, *[0.25] * 6], strict=True):
+        row[1] = str(r)
+    file.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
+    assert "Of its clients it serves those with capacity 6.25% worst: 60.0%." in said(ideal)
 
 
 def test_many_clients_are_sampled_and_the_page_says_that(tmp_path: Path) -> None:

@@ -75,16 +75,19 @@ def worst_fifth(best: str, seeds: Seeds) -> str:
     rows = [r for each in seeds.values() for r in each.values()]
     if len(rows) < 5:
         return ""
-    if len({r["r"] for r in rows}) > 1:
+    levels = sorted({r["r"] for r in rows})
+    if len(levels) == 1:
+        lowest = sorted(r["test_accuracy"] for r in rows)[: len(rows) // 5]
+        return f"The fifth of its clients with the lowest accuracy has a mean of {percent(float(np.mean(lowest)))}."
+    if len(levels) <= 5:
+        groups = {f"those with capacity {100 * level:.3g}%": [r for r in rows if r["r"] == level] for level in levels}
+    else:
         ranked = sorted(rows, key=lambda r: (r["r"], r["client"]))
         fifths = [[ranked[i] for i in part] for part in np.array_split(np.arange(len(ranked)), 5)]
-        worst = min(fifths, key=lambda part: np.mean([r["test_accuracy"] for r in part]))
-        which = f"the fifth with capacity {percent(worst[0]['r'], 0)} to {percent(worst[-1]['r'], 0)}"
-    else:
-        worst = sorted(rows, key=lambda r: r["test_accuracy"])[: len(rows) // 5]
-        which = "the worst fifth, at equal capacity"
-    mean = float(np.mean([r["test_accuracy"] for r in worst]))
-    return f"Of its clients it serves {which} worst: {percent(mean)}."
+        groups = {f"the fifth with capacity {percent(f[0]['r'], 0)} to {percent(f[-1]['r'], 0)}": f for f in fifths}
+    means = {which: float(np.mean([r["test_accuracy"] for r in group])) for which, group in groups.items()}
+    worst = min(means, key=lambda which: means[which])
+    return f"Of its clients it serves {worst} worst: {percent(means[worst])}."
 
 
 def spent(best: str, own: Sequence[tuple[RunData, dict[str, Any]]]) -> str:
