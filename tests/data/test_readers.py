@@ -149,3 +149,11 @@ def test_invalid_text_folders_are_refused(tmp_path: Path) -> None:
     assert "b.txt cannot be read (" in own_message(tmp_path)
     (tmp_path / "b.txt").write_text("short")
     assert "client 'b' has 4 rows" in own_message(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a", "ab", "abc"])
+def test_a_text_of_very_few_characters_is_a_client_with_too_few_rows(text: str, tmp_path: Path) -> None:
+    write(tmp_path, {"a.txt": b"hello hello hello", "b.txt": text.encode()})
+    rows = f"{len(text) - 1} row{'' if len(text) == 2 else 's'}"
+    assert f"client 'b' has {rows}, and each needs at least 10" in own_message(tmp_path)
+    assert own(tmp_path, small="leave-out").names == ("a",)

@@ -144,6 +144,11 @@ def test_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "new" / "cy.txt").write_text("be?")
     with pytest.raises(UserError, match=r"new cannot be read \(the character '\?', which the model does not know\)"):
         load_rows(tmp_path / "new", coding)
+    (tmp_path / "new" / "cy.txt").write_text("be")
+    assert load_rows(tmp_path / "new", coding).y.tolist() == [known["e"]]
+    (tmp_path / "new" / "cy.txt").write_text("b")
+    with pytest.raises(UserError, match="new has no character to predict: expected a text of at least two"):
+        load_rows(tmp_path / "new", coding)
 
 
 def leaf(path: Path, x: list[Any], y: list[Any] | None) -> Path:

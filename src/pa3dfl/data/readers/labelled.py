@@ -56,7 +56,7 @@ def enough(arrays: Arrays, path: Path, small: str) -> Arrays:
     """Refuse clients with few rows, or leave them out."""
     if arrays.client is None:
         return arrays
-    rows = np.bincount(arrays.client)
+    rows = np.bincount(arrays.client, minlength=len(arrays.names))
     few = np.flatnonzero(rows < LEAST)
     if not len(few):
         return arrays

@@ -39,5 +39,5 @@ def windows(text: np.ndarray, context: int, least: int = 1) -> tuple[np.ndarray,
 
 def in_order(rows: int) -> np.ndarray:
     """A text is tested on its end: the first 0.8 of its rows train, the next 0.1 validate."""
-    held = max(1, rows // 10)
+    held = min(max(1, rows // 10), rows // 2)
     return np.repeat(np.array([0, 1, 2], np.int8), [rows - 2 * held, held, held])

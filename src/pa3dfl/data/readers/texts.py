@@ -20,7 +20,10 @@ def read(folder: Path) -> Arrays:
 def rows(folder: Path, coding: Coding) -> Arrays:
     """Rows to predict. A text holds its own labels."""
     with reading(folder, "remove it, or use a model that was trained on such texts"):
-        return of_texts(_texts(folder), known=coding["labels"][1:])
+        arrays = of_texts(_texts(folder), known=coding["labels"][1:])
+    if not len(arrays.y):
+        raise UserError(f"{folder} has no character to predict: expected a text of at least two characters")
+    return arrays
 
 
 def _texts(folder: Path) -> Mapping[str, str]:
