@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from synthetic import write_run
 
 from pa3dfl import cli
@@ -22,6 +23,7 @@ from pa3dfl.runs import page
 from pa3dfl.runs.page.content import content, find, grouped
 from pa3dfl.runs.page.headline import headline
 from pa3dfl.runs.page.network import clustered, cosines, network, packed
+from pa3dfl.runs.page.terms import names, terms
 from pa3dfl.runs.run import read_run
 from pa3dfl.runs.rundata import load
 
@@ -108,6 +110,47 @@ def test_unfinished_not_yet_tested_and_without_capacities(tmp_path: Path) -> Non
     page.write([begun], tmp_path / "a.html", running=True)
     assert data_of(tmp_path / "a.html")["running"] is True
     assert "Not finished: Pa3dFL (round 6 of 6)." in said(write_run(tmp_path / "stopped", finished=False))
+
+
+def with_options(path: Path, **given: Any) -> Path:
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(config | given))
+    return path
+
+
+def test_runs_with_other_options_are_rows_of_their_own(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / k, "fedavg", network=False) for k in "abcde"]
+    given: list[dict[str, Any]] = [{}, {"seed": 1}, {"mu": 0.5}, {"rounds": 9}, {"out": "elsewhere", "threads": 2}]
+    for path, options in zip(runs, given, strict=True):
+        with_options(path, **{"mu": 1.0} | options)
+    shown = content(find(runs))["runs"]
+    assert [(r["method"], r["seed"]) for r in shown] == [
+        ("FedAvg, rounds 6, mu 1.0", 0), ("FedAvg, rounds 6, mu 1.0", 1), ("FedAvg, rounds 6, mu 0.5", 0),
+        ("FedAvg, rounds 9, mu 1.0", 0), ("FedAvg, rounds 6, mu 1.0, repetition 2", 0),
+    ]  # fmt: skip
+    assert names(find(runs[:2])) == ["FedAvg"] * 2
+    ideal = with_options(write_run(tmp_path / "ideal", ideal=True, network=False), lr=0.1, mu=7)
+    assert names(find([runs[0], ideal])) == ["FedAvg, hetero", "Pa3dFL, ideal"]
+
+
+def test_the_foot_says_what_is_equal_and_what_differs(tmp_path: Path) -> None:
+    a, b, c = (write_run(tmp_path / m, m, network=False) for m in ("a", "b", "c"))
+    with_options(a, mu=1, data_fingerprint="x")
+    runs = find([with_options(b, lr=0.1), with_options(c, lr=0.1, rounds=9, data_fingerprint="y"), a])
+    equal, *different = terms(runs, names(runs))
+    assert equal.startswith("Equal for all: data synthetic, init he, setting hetero,")
+    assert "epochs 1, batch 10" in equal
+    assert different == [
+        "Different rounds: 6 for b and a; 9 for c.",
+        "Different lr: 0.1 for b and c; none for a.",
+        "Different data fingerprint: none for b; y for c; x for a.",
+    ]
+    assert "Not on equal terms: the runs differ in rounds, data fingerprint; see the foot" in said(a, b, c)
+    assert "equal terms" not in said(b, with_options(a, data_fingerprint="y"))
+    assert terms(runs[:1], ["b"]) == []
+    text = page.write([a, b, c], tmp_path / "a.html").read_text()
+    assert "Different rounds: 6 for a and b; 9 for c." in text
+    assert "<title>a, b, c on synthetic</title>" in text
 
 
 def test_whom_the_best_method_serves_worst(tmp_path: Path) -> None:

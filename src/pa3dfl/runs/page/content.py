@@ -14,8 +14,8 @@ import numpy as np
 
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import RULES_OF_TESTING
-from pa3dfl.core.options.names import TITLES
 from pa3dfl.runs.page.network import network
+from pa3dfl.runs.page.terms import names
 from pa3dfl.runs.rundata import RunData, load, read_rounds, read_table
 
 CLIENTS = 400
@@ -43,11 +43,12 @@ def find(paths: Sequence[Path]) -> list[RunData]:
 
 def content(runs: Sequence[RunData]) -> dict[str, Any]:
     people: list[Any] = []
-    shown = [of_run(run, max(1, CELLS // len(runs)), people) for run in runs]
+    cells = max(1, CELLS // len(runs))
+    shown = [of_run(run, name, cells, people) for run, name in zip(runs, names(runs), strict=True)]
     return {"rules": RULES_OF_TESTING, "people": people, "runs": shown}
 
 
-def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
+def of_run(run: RunData, name: str, cells: int, people: list[Any]) -> dict[str, Any]:
     rounds, everybody = read_rounds(run.path), [row for row in run.client_rows if not row.get("newcomer")]
     history = [(rnd, arrays) for rnd, arrays in run.history()]
     by_id = {row["client"]: row for row in everybody}
@@ -71,7 +72,7 @@ def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
     kept = [it for k, it in enumerate(reversed(history)) if k % max(step, 1) == 0][::-1]
     tested = str(run.config.get("tested", RULES_OF_TESTING[0]))
     return {
-        "method": titled(run),
+        "method": name,
         "seed": run.config.get("seed"),
         "data": str(run.config.get("data")),
         "setting": str(run.config.get("setting")),
@@ -93,11 +94,6 @@ def of_run(run: RunData, cells: int, people: list[Any]) -> dict[str, Any]:
         "newcomers": newcomers(run),
         **participation(run, rounds, ids, by_id),
     }
-
-
-def titled(run: RunData) -> str:
-    name = str(run.config.get("method"))
-    return TITLES.get(name, name)
 
 
 def sample(ids: list[int]) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pa3dfl.core.words import counted
+from pa3dfl.runs.page.terms import TUNED, uneven
 from pa3dfl.runs.rundata import RunData
 
 Seeds = dict[Any, dict[int, dict[str, Any]]]
@@ -25,6 +26,8 @@ def headline(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> list[s
     best = ranked[0]
     own = [(run, of_run) for run, of_run in zip(runs, shown, strict=True) if of_run["method"] == best]
     said = [lead(best, ranked, methods), worst_fifth(best, methods[best]), spent(best, own)]
+    if len(ranked) > 1 and (keys := [k.replace("_", " ") for k in uneven(runs) if k != TUNED]):
+        said.append(f"Not on equal terms: the runs differ in {', '.join(keys)}; see the foot of the page.")
     if unfinished := [r for r in shown if not r["finished"]]:
         names = ", ".join(f"{short(r['method'])} (round {r['rounds']} of {r['planned']})" for r in unfinished[:5])
         said.append(f"Not finished: {names}{' and others' if len(unfinished) > 5 else ''}.")

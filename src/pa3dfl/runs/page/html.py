@@ -16,6 +16,7 @@ import yaml
 
 from pa3dfl import __version__
 from pa3dfl.runs.page.figures import NAMES, figures
+from pa3dfl.runs.page.terms import terms, titled
 from pa3dfl.runs.rundata import RunData
 
 RELOAD_SECONDS = 20
@@ -23,7 +24,7 @@ RELOAD_SECONDS = 20
 
 def page(runs: Sequence[RunData], shown: dict[str, Any], headline: Sequence[str], running: bool) -> str:
     script, divs = skeleton()
-    methods = list(dict.fromkeys(run["method"] for run in shown["runs"]))
+    methods = dict.fromkeys(titled(run) for run in runs)
     data = sorted({run["data"] for run in shown["runs"]})
     title = f"{', '.join(methods)} on {', '.join(data)}"
     facts = {"written": time.time(), "running": running, "reload": RELOAD_SECONDS}
@@ -69,7 +70,7 @@ def asset(name: str) -> str:
 def foot(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> str:
     """Everything that is needed to repeat the runs."""
     parts = ["<h2>How to make it again</h2>"]
-    for note in notes(shown):
+    for note in [*terms(runs, [of_run["method"] for of_run in shown]), *notes(shown)]:
         parts.append(f"<p>{escape(note)}</p>")
     for run, of_run in zip(runs, shown, strict=True):
         summary = run.summary or {}
@@ -93,11 +94,10 @@ def foot(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> str:
 
 
 def notes(shown: Sequence[dict[str, Any]]) -> list[str]:
-    """What was left out."""
+    """What the numbers are, and what was left out."""
     found = [
-        "All methods train on the same task, split, rounds and local settings; accuracy is each client's own, on its "
-        "own test data. adapted: the model a client receives, after one more local training; received: without it; "
-        "kept: what its last participation left."
+        "Accuracy is each client's own, on its own test data. adapted: the model a client receives, after one more "
+        "local training; received: without it; kept: what its last participation left."
     ]
     for run in shown:
         if (n := len(run["trained"])) < run["everybody"]:
