@@ -28,6 +28,22 @@ class Recurrent(nn.Module):
         return self.head(y.flatten(1) if self.flat else y[:, -1])
 
 
+class Pooled(nn.Module):
+    """The outputs of an LSTM in both directions, weighed by a score for each position."""
+
+    def __init__(self, width: float) -> None:
+        super().__init__()
+        h = int(16 * width)
+        self.embedding = nn.Embedding(TOKENS, h)
+        self.rnn = nn.LSTM(h, h, bidirectional=True, batch_first=True)
+        self.score = nn.Linear(2 * h, 1)
+        self.head = nn.Linear(2 * h, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.rnn(self.embedding(x))[0]
+        return self.head((self.score(y.tanh()).softmax(1) * y).sum(1))
+
+
 class Transformer(nn.Module):
     """Tokens with positions, a class token, and two layers of PyTorch's encoder."""
 
@@ -61,3 +77,7 @@ def rnn(width: float) -> nn.Module:
 
 def transformer(width: float) -> nn.Module:
     return Transformer(width)
+
+
+def pooled(width: float) -> nn.Module:
+    return Pooled(width)

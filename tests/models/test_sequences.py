@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import HALF, ONE
-from sequences import LENGTH, TOKENS, Recurrent, Transformer, gru, lstm, transformer
+from sequences import LENGTH, TOKENS, Recurrent, Transformer, gru, lstm, pooled, transformer
 from torch import Tensor, nn
 
 from pa3dfl.core.tree import Tree
@@ -124,6 +124,14 @@ def test_a_projected_lstm(how: str) -> None:
     assert_alone(model, places_of(model, HALF, how), HALF)
 
 
+@pytest.mark.parametrize("how", ["leading", "rolling", "chosen"])
+def test_scores_of_positions(how: str) -> None:
+    """They do not hide that the head reads two directions."""
+    model = of(pooled)
+    assert model.blocks.orders["head.weight"] == (1, 2)
+    assert_alone(model, places_of(model, HALF, how), HALF)
+
+
 def recurrent_with_projection(width: float) -> nn.Module:
     return Recurrent(nn.LSTM, width, num_layers=2, bidirectional=True, proj_size=8)
 
@@ -141,6 +149,12 @@ def test_recovered_weights_are_leading_slices(factory: Callable[..., nn.Module])
         for k, w in layout.weights(u, own).items():
             assert w.shape == model.shapes(width)[k]
             torch.testing.assert_close(w, full[k][tuple(slice(n) for n in w.shape)], rtol=0, atol=1e-12)
+
+
+def test_a_score_for_each_position_is_not_decomposed() -> None:
+    layout = take_apart(of(pooled), QUARTER)
+    assert {"score.weight", "score.bias", "embedding.weight"} <= set(layout.plain)
+    assert len(layout.layers) == 4 * 2 * 2
 
 
 @pytest.mark.parametrize("factory", [lstm, gru, transformer], ids=["lstm", "gru", "transformer"])

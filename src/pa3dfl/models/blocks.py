@@ -57,7 +57,8 @@ def all_blocks(
             out = run(params)
         except Exception:  # a user's network may raise anything; then only the heads are known
             return heads
-    fed = trace(out, params, (*model.tables, *model.layers))
+    fed = {k: Fed(of_channels(model, f.by), f.concatenated) for k, f in
+           trace(out, params, (*model.tables, *model.layers)).items()}  # fmt: skip
     for bound in model.stacks.bound:  # a recurrent layer's inputs include its own outputs, which may be projected
         for name in bound:
             module, hidden, rest = name.partition(".hh")
@@ -84,6 +85,11 @@ def all_blocks(
             if n > size and n % size == 0:
                 orders[k], units[k] = (with_blocks(of.get(k, ()), d, n // size) for of in (orders, units))
     return Blocks(orders, units, fed)
+
+
+def of_channels(model: "Model", by: frozenset[str]) -> frozenset[str]:
+    """Without layers that do not shrink, beside others that do: they weigh what the others give, as scores do."""
+    return frozenset(n for n in by if model.shrinks(n)) or by
 
 
 def divided_rows(

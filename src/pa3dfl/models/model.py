@@ -36,14 +36,9 @@ class Model:
     """
 
     def __init__(
-        self,
-        factory: Callable[..., nn.Module],
-        name: str,
-        input_shape: tuple[int, ...],
-        classes: int,
-        full_features: bool = False,
-        rule: str = "he",
-    ) -> None:
+        self, factory: Callable[..., nn.Module], name: str, input_shape: tuple[int, ...], classes: int,
+        full_features: bool = False, rule: str = "he",
+    ) -> None:  # fmt: skip
         self.factory, self.name = factory, name
         self.input_shape, self.classes = tuple(input_shape), classes
         self.full_features, self.rule = full_features, rule
@@ -92,6 +87,11 @@ class Model:
     def outputs(self, layer: str) -> int:
         """The number of output channels of a layer or an embedding at full width."""
         return self.full_shapes[f"{layer}.weight"][layer in self.tables]
+
+    def shrinks(self, layer: str) -> bool:
+        """Whether a narrow network has fewer output channels of a layer or an embedding."""
+        narrow = self._narrow_shapes
+        return narrow is None or narrow[f"{layer}.weight"][layer in self.tables] < self.outputs(layer)
 
     def takes(self, name: str) -> list[int]:
         """The dimensions of a parameter that are input channels."""

@@ -55,7 +55,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Layout:
-    """The decomposition of a model: its decomposed layers, its head, and the other parameters (biases, norms)."""
+    """The decomposition of a model: its decomposed layers, its head, and the others (biases, norms)."""
 
     model: Model
     layers: tuple[LayerPlan, ...]
@@ -85,13 +85,17 @@ def take_apart(model: Model, p_min: Fraction, r2_rule: str = "max", r2_scale: fl
     """R1 = T·p_min; R2 = R1 in linear layers, max(S, T, k²) in convolutions.
 
     The paper prints max(min(S, T), k²) for convolutions (`r2_rule="paper"`), but its efficiency table fits
-    only max(S, T, k²). `r2_scale` multiplies R2 of convolutions, as appendix A suggests.
+    only max(S, T, k²). `r2_scale` multiplies R2 of convolutions, as appendix A suggests. A layer whose outputs do not
+    shrink with the width, and are no multiple of 1/p_min, stays whole and is averaged: a score for each position has
+    one output.
     """
     full, head = model.shapes(Fraction(1)), model.head + "."
     layers = []
     for name in model.layers:
         T, S, *kernel = full[f"{name}.weight"]
         if (T * p_min).denominator != 1:
+            if not model.shrinks(name):
+                continue
             raise UserError(
                 f"layer {name!r} has {counted(T, 'output')}, and {T} × {p_min} = {float(T * p_min):g} is not whole: "
                 f"make it a multiple of {p_min.denominator} or choose a larger p_min"
@@ -102,7 +106,8 @@ def take_apart(model: Model, p_min: Fraction, r2_rule: str = "max", r2_scale: fl
             widest = max(S, T, taps) if r2_rule == "max" else max(min(S, T), taps)
             R2 = max(1, round(widest * r2_scale))
         layers.append(LayerPlan(name, T, S, tuple(kernel), R1, R2))
-    plain = tuple(k for k in full if not model.is_layer(k) and not k.startswith(head))
+    decomposed = {f"{layer.name}.weight" for layer in layers}
+    plain = tuple(k for k in full if k not in decomposed and not k.startswith(head))
     heads = {k.removeprefix(head): shape for k, shape in full.items() if k.startswith(head)}
     return Layout(model, tuple(layers), plain, heads)
 
