@@ -199,13 +199,15 @@ def test_a_large_page_is_small_and_quick(methods: int, clients: int, tmp_path: P
         "print(time.process_time(), 'torch' in sys.modules)\n"
         "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "runs"), str(tmp_path / "a.html")],
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    seconds, torch, kilobytes = done.stdout.split()
+    call = [sys.executable, "-c", program, str(tmp_path / "runs"), str(tmp_path / "a.html")]
+    for _ in range(3):  # other programs share the processor: the quickest of three counts
+        seconds, torch, kilobytes = subprocess.run(call, capture_output=True, text=True, check=True).stdout.split()
+        if float(seconds) <= 2:
+            break
     size = (tmp_path / "a.html").stat().st_size
     print(f"{methods} methods, {clients} clients: {float(seconds):.2f} s, {kilobytes} kB, a page of {size} bytes")
     assert size < 2e6
-    assert float(seconds) < 4  # 2 on a processor that does nothing else
+    assert float(seconds) <= 2
     assert int(kilobytes) < 300_000
     assert torch == "False"
 
@@ -307,12 +309,25 @@ def test_renewing_takes_a_hundredth_of_a_run(tmp_path: Path, monkeypatch: pytest
     assert 2 * len(written) / now[0] < 0.01
 
 
-def test_similar_clients_stand_together() -> None:
-    rng = np.random.default_rng(0)
-    group = rng.permutation(np.arange(30) % 3)
-    encoded = rng.normal(size=(3, 8))[group] + 0.1 * rng.normal(size=(30, 8))
-    found = group[clustered(cosines(encoded))]
-    assert (np.diff(found) != 0).sum() == 2
+@pytest.mark.parametrize("groups", range(2, 9))
+def test_similar_clients_stand_together(groups: int) -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        group = rng.permutation(np.arange(48) % groups)
+        encoded = rng.normal(size=(groups, 8))[group] + 0.1 * rng.normal(size=(48, 8))
+        found = clustered(cosines(encoded))
+        assert sorted(found) == list(range(48))
+        assert (np.diff(group[found]) != 0).sum() == groups - 1
+
+
+def test_the_most_similar_ends_of_clusters_meet() -> None:
+    """Directions on a quarter of a circle come back in the order of their angles."""
+    angles = np.random.default_rng(0).permutation([0, 1, 2, 10, 11, 12, 40, 41, 90])
+    encoded = np.stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))], 1)
+    found = angles[clustered(cosines(encoded))].tolist()
+    assert found in (sorted(found), sorted(found)[::-1])
+    assert clustered(np.full((3, 3), np.nan)) in ([0, 1, 2], [2, 1, 0], [1, 0, 2])
+    assert clustered(np.ones((1, 1))) == [0]
     assert base64.b64decode(packed(np.array([[1.0, -1.0], [-1.0, 1.0]]))) == bytes([255, 0, 255])
 
 
@@ -327,6 +342,13 @@ def test_a_client_that_missed_an_evaluation_has_no_place_on_the_map_there() -> N
     assert [abs(v[0]) for v in (a, b, c, d, f)] == [2000, 3000, 0, 2000, 2000]  # the centre of the last is (2, 0)
     assert [m["round"] for m in found["matrices"]] == [1, 2]
     assert network([(2, last)], [1]) is None
+    assert network([(2, last)], [2]) is None  # nobody is near
+
+
+def test_one_number_for_each_client_has_a_map_too() -> None:
+    found = network([(1, {"client": np.array([0, 1]), "encoded": np.array([[0.0], [2.0]])})], [0, 1])
+    assert found is not None
+    assert sorted(found["map"][0]["xy"]) == [[-1000, 0], [1000, 0]]
 
 
 def test_many_labels_share_ten_colours() -> None:

@@ -10,18 +10,19 @@ MATRICES = 6
 
 
 def network(history: list[tuple[int, dict[str, np.ndarray]]], ids: list[int]) -> dict[str, Any] | None:
-    """None for a method without a hyper-network."""
+    """None for a method without a hyper-network, and for one client, who has no neighbour."""
     having = [(rnd, arrays) for rnd, arrays in history if "encoded" in arrays]
     if not having:
         return None
     last = having[-1][1]
     there = [k for k, row in enumerate(rows(last, ids)) if row is not None]
-    if not there:
+    if len(there) < 2:
         return None
     encoded = encodings(last, [ids[k] for k in there])
     centre = encoded.mean(0)
     # One plane for all evaluations, so that points move and the view does not.
-    plane = np.linalg.svd(encoded - centre, full_matrices=False)[2][:2].T
+    directions = np.linalg.svd(encoded - centre, full_matrices=False)[2][:2].T
+    plane = np.pad(directions, ((0, 0), (0, 2 - directions.shape[1])))
     some = np.linspace(0, len(there) - 1, min(CLIENTS, len(there))).astype(int)
     few = [there[some[k]] for k in clustered(cosines(encoded[some]))]
     named = [ids[k] for k in few]
@@ -64,11 +65,25 @@ def cosines(encoded: np.ndarray) -> np.ndarray:
 
 
 def clustered(similarity: np.ndarray) -> list[int]:
-    """An order with similar clients side by side: by the second eigenvector of the graph Laplacian."""
-    weights = np.exp(4 * similarity)
-    laplacian = np.diag(weights.sum(1)) - weights
-    order = np.argsort(np.linalg.eigh(laplacian)[1][:, min(1, len(weights) - 1)], kind="stable")
-    return [int(i) for i in order]
+    """An order with similar clients side by side: clusters are merged by average linkage, most similar ones first."""
+    orders = [[k] for k in range(len(similarity))]
+    alike = np.nan_to_num(similarity.astype(float), nan=-1.0)
+    between = alike.copy()
+    np.fill_diagonal(between, -np.inf)
+    for _ in orders[1:]:
+        a, b = sorted(divmod(int(between.argmax()), len(between)))
+        m, n = len(orders[a]), len(orders[b])
+        between[a] = between[:, a] = (m * between[a] + n * between[b]) / (m + n)
+        between[b] = between[:, b] = -np.inf
+        orders[a], orders[b] = end_to_end(orders[a], orders[b], alike), []
+    return next((order for order in orders if order), [])
+
+
+def end_to_end(one: list[int], other: list[int], alike: np.ndarray) -> list[int]:
+    """Two orders as one, turned so that the most similar ends meet."""
+    ways = [(x, y) for x in (one, one[::-1]) for y in (other, other[::-1])]
+    first, second = max(ways, key=lambda way: alike[way[0][-1], way[1][0]])
+    return first + second
 
 
 def packed(similarity: np.ndarray) -> str:
