@@ -24,7 +24,7 @@ test: $(VENV)/.ready  ## all tests, in two processes; JOBS=1 for one
 
 SOAK := $(or $(PA3DFL_SOAK_MINUTES),30)
 test-deploy: $(VENV)/.ready  ## real servers and nodes on this machine
-	@echo "an estimated 75 minutes on two idle cores, and a soak of $(SOAK) minutes: PA3DFL_SOAK_MINUTES=5 makes it shorter"
+	@echo "about an hour on two cores, and a soak of $(SOAK) minutes: PA3DFL_SOAK_MINUTES=5 makes it shorter"
 	$(BIN)/python -m pytest -m deploy tests/deploy
 
 bench: $(VENV)/.ready $(PEERS)/.ready  ## this library beside others; BENCH=--short for a trial
