@@ -44,7 +44,7 @@ def opened(browser: Any, file: Path, width: int = 1600, scheme: Any = "light") -
     tab.wait_for_function("Bokeh.documents[0].is_idle", timeout=60_000)
     yield tab
     tab.close()
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 def source(tab: Any, name: str) -> dict[str, list[Any]]:

@@ -21,11 +21,11 @@ const num = (v, digits = 1) => v === null || v === undefined || Number.isNaN(v) 
 const amount = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 const nan = v => v === null || v === undefined ? NaN : v;
 const size = b => b === null ? "–" : b === 0 ? "0" : b >= 1e9 ? num(b / 1e9, 2) + " GB" : b >= 1e6 ? num(b / 1e6, 1) + " MB" : num(b / 1e3, 1) + " kB";
-const theme = () => S.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+const theme = () => on_paper ? "light" : S.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 const drawn = k => { const c = LINES[theme()], d = Math.floor(k / c.length) % DASHES.length; return {colour: c[k % c.length], dash: DASHES[d], border: `3px ${DASHED[d]} ${c[k % c.length]}`, marker: MARKS[k % MARKS.length]}; };
 const style = m => drawn(METHODS.indexOf(m));
 const stroke = style => { const i = node("i", "", {className: "line"}); i.style.borderTop = style.border; return i; };
-let doc, order = [], hover = null, rows = [];
+let doc, order = [], hover = null, rows = [], on_paper = false;
 const model = name => doc.get_model_by_name(name);
 const set = (name, data) => { model(name).data = data; };
 const table = list => { const keys = list.length ? Object.keys(list[0]) : []; const cols = {}; for (const k of keys) cols[k] = list.map(r => r[k]); return cols; };
@@ -179,6 +179,23 @@ function paint() {
     for (const g of f.center) if (g.type?.includes("Grid")) g.grid_line_color = grid; }
   const bars = model("labels").renderers.filter(g => /^c\d$/.test(g.name)); bars.forEach((b, g) => { for (const gl of [b.glyph, b.selection_glyph, b.nonselection_glyph]) if (gl?.setv) gl.setv({fill_color: {value: LABELS[theme()][g]}, hatch_color: {value: theme() === "dark" ? "#1b2129" : "#ffffff"}}); });
 }
+// On paper everything is light, charts are as wide as the paper, and the foot is open.
+function paper(on) {
+  if (on === on_paper) return;
+  on_paper = on; document.documentElement.classList.toggle("paper", on); document.querySelectorAll(".still").forEach(s => s.remove());
+  for (const d of document.querySelectorAll("footer details")) { if (on) d.dataset.open = d.open; d.open = on || d.dataset.open === "true"; }
+  paint(); all();
+}
+// A browser does not print what was painted just before, but it prints images.
+function stills() {
+  if (document.querySelector(".still")) return;
+  const views = doc.roots().map(chart => Bokeh.index.get_one(chart)), ratio = Object.getOwnPropertyDescriptor(window, "devicePixelRatio");
+  for (const view of views) { view.invalidate_layout(); view.invalidate_painters(); view.paint(); }
+  if (!on_paper) return;
+  Object.defineProperty(window, "devicePixelRatio", {value: 2, configurable: true});
+  for (const view of views) { const box = view.el.parentElement; if (view.bbox.width) box.append(node("img", "", {className: "still", alt: "", decoding: "sync", src: view.export("png").canvas.toDataURL()})); }
+  Object.defineProperty(window, "devicePixelRatio", ratio);
+}
 function all() { gather(); list(); charts(); chips(); keep(); }
 function keep() { try { sessionStorage.setItem("pa3dfl", JSON.stringify({...S, at: Number.isFinite(S.at) ? S.at : undefined})); } catch {} }
 function chips() {
@@ -208,7 +225,9 @@ function wire() {
   $("clear").onclick = () => { S.picked = null; hover = null; model("clients").selected.indices = []; keep(); ring(); };
   $("theme").onclick = () => { S.theme = theme() === "dark" ? "light" : "dark"; paint(); all(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { paint(); all(); });
-  addEventListener("beforeprint", () => { S.print = S.theme; S.theme = "light"; paint(); all(); }); addEventListener("afterprint", () => { S.theme = S.print; paint(); all(); });
+  // Between two listeners Bokeh takes up new data.
+  for (const still of [() => paper(true), stills]) addEventListener("beforeprint", still);
+  for (const live of [() => paper(false), stills]) addEventListener("afterprint", live);
   const body = $("clients").tBodies[0], id = e => { const tr = e.target.closest("tr"); return tr ? +tr.dataset.id : null; };
   body.onmouseover = e => point(id(e)); body.onmouseleave = () => point(null); body.onclick = e => pick(id(e)); body.onfocus = null;
   body.addEventListener("focusin", e => point(id(e)));
