@@ -55,6 +55,8 @@ def test_the_history_holds_what_evaluations_measured(data: str, tmp_path: Path) 
     [expected] = cost(method, task.model, task.p_min, 10, [task.clients[0].width])
     steps = loaded.about["forward_multiply_adds_of_a_step"]
     assert steps[expected["width"]] == expected["step_multiply_adds"]
+    made_by = ("version", "commit", "torch", "device")
+    assert {k: loaded.about[k] for k in made_by} == {k: loaded.summary[k] for k in made_by}
 
 
 def test_mixing_weights_follow_from_the_history(data: str, tmp_path: Path) -> None:

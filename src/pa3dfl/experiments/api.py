@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from pa3dfl import __version__
+from pa3dfl.core import machine
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.logging import log
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.progress import duration
 from pa3dfl.data import Arrays
 from pa3dfl.engines import Engine, engine_of
-from pa3dfl.experiments import machine
 from pa3dfl.federation.federation import Federation, Follower
 from pa3dfl.federation.state import Plan, State
 from pa3dfl.methods import Method
@@ -131,7 +131,6 @@ def play(
     config: Config, federation: Federation, first: Callable[[], State], followers: Sequence[Follower]
 ) -> dict[str, Any]:
     """Train from the first state to the end, followed by trackers too."""
-    machine.commit()  # remembered: files may change while the run goes on
     with Tracked(federation.directory.path, config.track) as tracked:
         federation.followers = [*followers, tracked]
         return finish(config, federation, federation.run(first()))
@@ -158,7 +157,7 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         "stopped_early": state.stopped,
         "rejected_updates": state.rejected,
         "seconds": state.seconds,
-        "device": _device_name(federation.task.device),
+        "device": machine.device_name(federation.task.device),
         "engine": federation.engine.name,
         "version": __version__,
         "commit": machine.commit(),
@@ -176,7 +175,3 @@ def finish(config: Config, federation: Federation, state: State) -> dict[str, An
         f"at round {state.best.round} of {state.round}, {duration(state.seconds)}, in {federation.directory.path}"
     )
     return summary
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

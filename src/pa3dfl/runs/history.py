@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from pa3dfl import __version__
+from pa3dfl.core import machine
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.randomness import numpy_generator
 from pa3dfl.core.tree import Tree, nbytes
@@ -43,6 +46,9 @@ _ARRAYS = {
 class History:
     def __init__(self, folder: Path, method: Method, task: Task, evaluations: int) -> None:
         self.folder, self.method, self.task, self.evaluations = folder, method, task, evaluations
+        # Read at the start: files may change while the run goes on.
+        self._made_by = {"version": __version__, "commit": machine.commit(), "torch": torch.__version__,
+                         "device": machine.device_name(task.device)}  # fmt: skip
         self._every = 0
         self._steps: dict[Fraction, int | None] = {}
         self._labelled: set[int] = set()
@@ -106,6 +112,7 @@ class History:
             save(self.folder / "clients.npz", {"client": np.array(ids, np.int32), "labels": counts})
         about: dict[str, Any] = {
             "format": 1,
+            **self._made_by,
             "clients_tested": tested,
             "clients_kept": len(ids),
             "evaluations_planned": self.evaluations,

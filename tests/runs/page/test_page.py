@@ -1,6 +1,7 @@
 """What a page says, without a browser: the numbers in it, its size, and what stops it or does not."""
 
 import base64
+import dataclasses
 import json
 import re
 import subprocess
@@ -19,9 +20,11 @@ from synthetic import write_run
 
 from pa3dfl import cli
 from pa3dfl.core.errors import Interrupted, UserError
+from pa3dfl.core.options.config import Config
 from pa3dfl.runs import page
 from pa3dfl.runs.page.content import content, find, grouped
 from pa3dfl.runs.page.headline import headline
+from pa3dfl.runs.page.html import foot
 from pa3dfl.runs.page.network import clustered, cosines, network, packed
 from pa3dfl.runs.page.terms import names, terms
 from pa3dfl.runs.run import read_run
@@ -151,6 +154,23 @@ def test_the_foot_says_what_is_equal_and_what_differs(tmp_path: Path) -> None:
     text = page.write([a, b, c], tmp_path / "a.html").read_text()
     assert "Different rounds: 6 for a and b; 9 for c." in text
     assert "<title>a, b, c on synthetic</title>" in text
+
+
+def test_the_foot_of_an_unfinished_run_says_what_made_it(tmp_path: Path) -> None:
+    config = Config(method="pa3dfl", rounds=6, options={"hidden": 16})
+    fields = dataclasses.asdict(config)
+    options = fields.pop("options")
+    given = {k: v for k, v in fields.items() if v is not None} | options | {"data_fingerprint": "x"}
+    run = with_options(write_run(tmp_path / "a", finished=False), **given)
+    file = run / "history" / "about.json"
+    old = foot(find([run]), content(find([run]))["runs"])
+    assert f"seed 0; hash of the configuration {config.hash()}<" in old  # an earlier version wrote no more
+    made = {"version": "0.0.7", "commit": "abc+", "torch": "2.0", "device": "cpu"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | made))
+    told = foot(find([run]), content(find([run]))["runs"])
+    assert f"{config.hash()}; commit abc+; pa3dfl 0.0.7; PyTorch 2.0; device cpu<" in told
+    with_options(run, lr=-1)
+    assert "hash" not in foot(find([run]), content(find([run]))["runs"])
 
 
 def test_whom_the_best_method_serves_worst(tmp_path: Path) -> None:

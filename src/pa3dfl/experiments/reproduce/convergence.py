@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from pa3dfl.core import machine
 from pa3dfl.core.tree import Tree, take
 from pa3dfl.data import Arrays, load
 from pa3dfl.engines import Round
 from pa3dfl.engines.sequential import Sequential
-from pa3dfl.experiments import machine
 from pa3dfl.experiments.reproduce import records
 from pa3dfl.experiments.reproduce.drawing import legend, panels, plot, save
 from pa3dfl.methods import assembly

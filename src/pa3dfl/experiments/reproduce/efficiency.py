@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from pa3dfl import __version__, methods
+from pa3dfl.core import machine
 from pa3dfl.engines.cost import cost
-from pa3dfl.experiments import machine
 from pa3dfl.experiments.reproduce import paper, records
 from pa3dfl.experiments.reproduce.groups import TITLES
 from pa3dfl.experiments.reproduce.markdown import number, table

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from pa3dfl import __version__
+from pa3dfl.core import machine
 from pa3dfl.core.options.capacity import capacities, width_of
 from pa3dfl.core.randomness import generator
 from pa3dfl.core.tree import Tree
-from pa3dfl.experiments import machine
 from pa3dfl.experiments.reproduce import paper, records
 from pa3dfl.experiments.reproduce.markdown import EMPTY, table
 from pa3dfl.methods import assembly

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from pa3dfl.core import machine
 from pa3dfl.core.errors import UserError
 from pa3dfl.core.files import write_atomically
 from pa3dfl.core.options.config import Config
 from pa3dfl.engines import cost
-from pa3dfl.experiments import machine
 from pa3dfl.experiments.reproduce import cells, paper
 from pa3dfl.methods import assembly
 from pa3dfl.runs.format import RunDirectory

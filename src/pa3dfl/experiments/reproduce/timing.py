@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pa3dfl.core import machine
 from pa3dfl.core.options.config import Config
-from pa3dfl.experiments import api, machine
+from pa3dfl.experiments import api
 from pa3dfl.experiments.reproduce import records
 from pa3dfl.federation.federation import Federation
 from pa3dfl.methods import assembly

@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from pa3dfl import __version__
 from pa3dfl.runs.page.figures import NAMES, figures
-from pa3dfl.runs.page.terms import terms, titled
+from pa3dfl.runs.page.terms import config_hash, terms, titled
 from pa3dfl.runs.rundata import RunData
 
 RELOAD_SECONDS = 20
@@ -73,14 +72,14 @@ def foot(runs: Sequence[RunData], shown: Sequence[dict[str, Any]]) -> str:
     for note in [*terms(runs, [of_run["method"] for of_run in shown]), *notes(shown)]:
         parts.append(f"<p>{escape(note)}</p>")
     for run, of_run in zip(runs, shown, strict=True):
-        summary = run.summary or {}
+        made = run.about | (run.summary or {})
         facts = {
             "seed": run.config.get("seed"),
-            "hash of the configuration": summary.get("config_hash"),
-            "commit": summary.get("commit"),
-            "pa3dfl": summary.get("version", __version__),
-            "PyTorch": summary.get("torch"),
-            "device": summary.get("device"),
+            "hash of the configuration": made.get("config_hash", config_hash(run.config)),
+            "commit": made.get("commit"),
+            "pa3dfl": made.get("version"),
+            "PyTorch": made.get("torch"),
+            "device": made.get("device"),
         }
         said = "; ".join(f"{k} {v}" for k, v in facts.items() if v is not None)
         command = (

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.core.options.config import Config
 from pa3dfl.core.options.names import TITLES
 from pa3dfl.runs.rundata import RunData
@@ -29,6 +30,16 @@ def titled(run: RunData) -> str:
 
 def options(run: RunData) -> dict[str, Any]:
     return {k: v for k, v in (DEFAULTS | run.config).items() if k not in APART}
+
+
+def config_hash(values: Mapping[str, Any]) -> str | None:
+    """The hash of a run's configuration; None for one that this version does not read."""
+    fields = {f.name for f in dataclasses.fields(Config)} - {"options"}
+    own = {k: v for k, v in values.items() if k in fields}
+    try:
+        return Config(**own, options={k: v for k, v in values.items() if k not in fields and k != DATA}).hash()
+    except UserError:
+        return None
 
 
 def differing(all_options: Sequence[dict[str, Any]]) -> list[str]:

@@ -19,6 +19,10 @@ def processor(device: str) -> str:
     return names[0] if names else platform.processor() or platform.machine() or "cpu"
 
 
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
 @functools.cache
 def commit() -> str | None:
     """The commit of this package, with a + if files have changed since; None outside a repository of this package."""
@@ -32,7 +36,7 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     # An installed package may lie inside another repository.
-    if not git("ls-files", "--error-unmatch", "experiments/machine.py"):
+    if not git("ls-files", "--error-unmatch", "core/machine.py"):
         return None
     head = git("rev-parse", "--short=12", "HEAD")
     return head and head + ("+" if git("status", "--porcelain", "--", ".") else "")
