@@ -43,7 +43,7 @@ def networks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "models"))
 
 
-@pytest.mark.parametrize("network", [*NETWORKS, "pooled"])
+@pytest.mark.parametrize("network", [*NETWORKS, "pooled", "branches"])
 @pytest.mark.parametrize("name", methods.registry())
 def test_all_methods_train_it(name: str, network: str) -> None:
     method = methods.find(name)()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 TOKENS, LENGTH = 12, 6
@@ -44,6 +45,24 @@ class Pooled(nn.Module):
         return self.head((self.score(y.tanh()).softmax(1) * y).sum(1))
 
 
+class Branches(nn.Module):
+    """Convolutions side by side, twice: before a convolution, and before a head with several time steps a channel."""
+
+    def __init__(self, width: float, parts: tuple[int, int] = (16, 16)) -> None:
+        super().__init__()
+        a, b = (int(n * width) for n in parts)
+        self.embedding = nn.Embedding(TOKENS, a)
+        self.early = nn.ModuleList([nn.Conv1d(a, a, 3, padding=1), nn.Conv1d(a, b, 1)])
+        self.norm = nn.GroupNorm(1, a + b)
+        self.late = nn.ModuleList([nn.Conv1d(a + b, a, k, padding=k // 2) for k in (1, 3, 5)])
+        self.head = nn.Linear(3 * 2 * a, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.embedding(x).transpose(1, 2)
+        y = self.norm(torch.cat([c(y).relu() for c in self.early], 1))
+        return self.head(F.adaptive_max_pool1d(torch.cat([c(y).relu() for c in self.late], 1), 2).flatten(1))
+
+
 class Transformer(nn.Module):
     """Tokens with positions, a class token, and two layers of PyTorch's encoder."""
 
@@ -81,3 +100,7 @@ def transformer(width: float) -> nn.Module:
 
 def pooled(width: float) -> nn.Module:
     return Pooled(width)
+
+
+def branches(width: float) -> nn.Module:
+    return Branches(width)

@@ -83,8 +83,8 @@ def test_odd_networks() -> None:
 class Dense(nn.Module):
     def __init__(self, width: float) -> None:
         super().__init__()
-        self.a, self.b = nn.Conv2d(3, int(16 * width), 1), nn.Conv2d(3, int(16 * width), 1)
-        self.head = nn.Linear(int(32 * width), 4)
+        self.a, self.b = nn.Conv2d(3, int(16 * width), 1), nn.Conv2d(3, int(8 * width), 1)
+        self.head = nn.Linear(int(24 * width), 4)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.cat([self.a(x), self.b(x)], 1).mean((2, 3)))

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import HALF, ONE
-from sequences import LENGTH, TOKENS, Recurrent, Transformer, gru, lstm, pooled, transformer
+from sequences import LENGTH, TOKENS, Branches, Recurrent, Transformer, branches, gru, lstm, pooled, transformer
 from torch import Tensor, nn
 
+from pa3dfl.core.errors import UserError
 from pa3dfl.core.tree import Tree
 from pa3dfl.engines.cost import count_of
 from pa3dfl.methods.common.slicing import chosen_places, cut, leading_places, rolling_places
@@ -130,6 +131,40 @@ def test_scores_of_positions(how: str) -> None:
     model = of(pooled)
     assert model.blocks.orders["head.weight"] == (1, 2)
     assert_alone(model, places_of(model, HALF, how), HALF)
+
+
+@pytest.mark.parametrize("how", ["leading", "rolling", "chosen"])
+def test_convolutions_side_by_side(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(F, "group_norm", lambda x, groups, w, b, eps: x * w[:, None] + b[:, None])
+    model = of(branches)
+    found = {k: model.blocks.orders.get(k) for k in ("norm.weight", "late.1.weight", "head.weight")}
+    assert found == {"norm.weight": (2,), "late.1.weight": (1, 2), "head.weight": (1, 3)}
+    assert_alone(model, places_of(model, HALF, how), HALF)
+
+
+class Beside(nn.Module):
+    """Two embeddings of several sizes, side by side."""
+
+    def __init__(self, width: float) -> None:
+        super().__init__()
+        sizes = int(16 * width), int(8 * width)
+        self.tables = nn.ModuleList(nn.Embedding(TOKENS, n) for n in sizes)
+        self.mix, self.head = nn.Linear(sum(sizes), sizes[0]), nn.Linear(sizes[0], 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(torch.cat([t(x) for t in self.tables], -1)).relu().mean(1))
+
+
+@pytest.mark.parametrize(
+    ("factory", "before"), [(Beside, "mix.weight"), (partial(Branches, parts=(16, 8)), "norm.weight")]
+)
+def test_parts_of_several_sizes_are_refused_where_clients_are_narrow(
+    factory: Callable[..., nn.Module], before: str
+) -> None:
+    model = of(factory)
+    model.check(ONE)
+    with pytest.raises(UserError, match=f"model 'test' concatenates parts of several sizes before '{before}', so"):
+        model.check(QUARTER)
 
 
 def recurrent_with_projection(width: float) -> nn.Module:

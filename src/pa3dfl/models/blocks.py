@@ -29,6 +29,8 @@ class Blocks(NamedTuple):
     units: Orders
     """How many consecutive entries belong together: a method takes all of them or none."""
     fed: dict[str, Fed]
+    unclear: str = ""
+    """A parameter that takes parts of several sizes, so that its leading entries are not those of every part."""
 
 
 def head_blocks(stacks: Stacks, narrow: Stacks | None, shapes: Shapes) -> Blocks:
@@ -57,8 +59,8 @@ def all_blocks(
             out = run(params)
         except Exception:  # a user's network may raise anything; then only the heads are known
             return heads
-    fed = {k: Fed(of_channels(model, f.by), f.concatenated) for k, f in
-           trace(out, params, (*model.tables, *model.layers)).items()}  # fmt: skip
+    fed = trace(out, params, (*model.tables, *model.layers))
+    fed = {k: f._replace(by=of_channels(model, f.by)) for k, f in fed.items()}
     for bound in model.stacks.bound:  # a recurrent layer's inputs include its own outputs, which may be projected
         for name in bound:
             module, hidden, rest = name.partition(".hh")
@@ -72,19 +74,34 @@ def all_blocks(
         for k in (f"{layer}.weight", f"{layer}.bias"):
             if k in shapes:
                 orders[k], units[k] = (shrink,), (together,)
-    for k, (by, _) in fed.items():
-        sizes = {model.outputs(n) for n in by}
-        if by & rows.keys():
-            columns(model, k, by, rows, orders, units)
+    unclear = set()
+    for k, of in fed.items():
+        if of.by & rows.keys():
+            columns(model, k, of.by, rows, orders, units)
             continue
-        if len(sizes) != 1 or all(len(shapes[f"{n}.weight"]) > 2 for n in by):
-            continue
-        [size] = sizes
-        for d in model.takes(k):
-            n = shapes[k][d]
-            if n > size and n % size == 0:
-                orders[k], units[k] = (with_blocks(of.get(k, ()), d, n // size) for of in (orders, units))
-    return Blocks(orders, units, fed)
+        for d in model.takes(k) if of.by else ():
+            n = blocks_of(model, k, shapes[k][d], of)
+            if n > 1:
+                orders[k], units[k] = (with_blocks(known.get(k, ()), d, n) for known in (orders, units))
+            if n == 0 and narrow is not None:
+                unclear.add(k)
+    return Blocks(orders, units, fed, next((k for k in shapes if k in unclear), ""))
+
+
+def blocks_of(model: "Model", k: str, inputs: int, fed: Fed) -> int:
+    """How many blocks the inputs of a parameter consist of; 0 if it takes parts of several sizes."""
+    sizes = {model.outputs(n) for n in fed.by}
+    convolved = [len(model.full_shapes[f"{n}.weight"]) > 2 for n in fed.by]
+    size = max(sizes)
+    if inputs <= size or (all(convolved) and not fed.concatenated):
+        return 1
+    if len(sizes) > 1:
+        return 0 if fed.concatenated else 1
+    if all(convolved) and len(model.full_shapes[k]) < 3:  # each channel may have pixels
+        return fed.parts if fed.parts and inputs % (fed.parts * size) == 0 else 0
+    if inputs % size:
+        return 0 if fed.concatenated else 1
+    return inputs // size
 
 
 def of_channels(model: "Model", by: frozenset[str]) -> frozenset[str]:

@@ -74,11 +74,10 @@ def channels(model: Model) -> Channels:
 
 
 def refuse_concatenation(model: Model, name: str, by: Iterable[str]) -> None:
-    """Concatenated blocks of one size are handled (`blocks.py`), except where each has pixels."""
+    """Concatenated blocks of one size are handled (`blocks.py`)."""
     shape, sizes = model.shapes(FULL)[name], {model.outputs(n) for n in by}
-    convolved = any(len(model.shapes(FULL)[f"{n}.weight"]) > 2 for n in by)
     for d in model.takes(name):
-        if len(sizes) > 1 or shape[d] % max(sizes) or (convolved and shape[d] != max(sizes)):
+        if len(sizes) > 1 or shape[d] % max(sizes) or model.blocks.unclear:
             raise UserError(
                 f"model {model.name!r} concatenates channels, so their layers are unknown; choose a method "
                 "that keeps leading channels, such as heterofl"

@@ -40,6 +40,15 @@ def heads_at(name: str, width: Fraction, heads: Mapping[str, int], stacks: Stack
             )
 
 
+def parts(name: str, blocks: Blocks) -> None:
+    """The leading inputs of a layer must be the leading channels of every part that it takes."""
+    if blocks.unclear:
+        raise UserError(
+            f"model {name!r} concatenates parts of several sizes before {blocks.unclear!r}, so that a narrow client's "
+            "channels are not a wide one's: give all parts one size, or give each a layer of its own and add them"
+        )
+
+
 def own_head(name: str, head: str, shapes: Shapes, needed: bool) -> None:
     """A method that treats the head apart from the encoder needs a head with a weight of its own."""
     if needed and f"{head}.weight" not in shapes:

@@ -74,6 +74,7 @@ class Model:
                 f"model {self.name!r} ignores its width: it has the same shapes at width {p_min} and 1; "
                 "multiply its hidden sizes by the factory's first argument"
             )
+        checks.parts(self.name, self.blocks)
         self.shapes(p_min)
 
     def shapes(self, width: Fraction) -> Shapes:

@@ -11,6 +11,8 @@ class Fed(NamedTuple):
 
     by: frozenset[str]
     concatenated: bool
+    parts: int = 0
+    """How many parts are concatenated along channels; 0 if that is not known."""
 
 
 def trace(out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) -> dict[str, Fed]:
@@ -23,7 +25,9 @@ def trace(out: Tensor, params: Mapping[str, Tensor], layers: Collection[str]) ->
     fed = {}
     for k, nodes in used.items():
         found = [_sources(node, layers_at) for node in nodes]
-        fed[k] = Fed(frozenset().union(*(f.by for f in found)), any(f.concatenated for f in found))
+        parts = {f.parts for f in found}
+        by = frozenset().union(*(f.by for f in found))
+        fed[k] = Fed(by, any(f.concatenated for f in found), parts.pop() if len(parts) == 1 else 0)
     return fed
 
 
@@ -58,15 +62,22 @@ def _of_parameters(node: Any) -> bool:
 def _sources(node: Any, layers_at: dict[Any, set[str]]) -> Fed:
     """The layers whose outputs reach a node without passing through another layer."""
     found: set[str] = set()
-    stack, seen, concatenated = [node], {node}, False
+    stack, seen, joints = [node], {node}, []
     while stack:
         for child, _ in stack.pop().next_functions:
             if child is None or child in seen or _of_parameters(child):
                 continue
             seen.add(child)
-            concatenated |= "Cat" in child.name()
+            if "Cat" in child.name():
+                joints.append(child)
             if child in layers_at:
                 found |= layers_at[child]
             else:
                 stack.append(child)
-    return Fed(frozenset(found), concatenated)
+    return Fed(frozenset(found), bool(joints), _parts(joints[0]) if len(joints) == 1 else 0)
+
+
+def _parts(joint: Any) -> int:
+    """How many tensors a node concatenates, if it does so along channels: the second dimension or the last."""
+    dim, ndim = getattr(joint, "_saved_dim", None), len(joint._input_metadata[0].shape)
+    return len(joint.next_functions) if dim is not None and dim % 2**64 in (1, ndim - 1, 2**64 - 1) else 0
