@@ -75,6 +75,7 @@ BAD_LEAF: list[tuple[str, str]] = [
     ('{"users": ["u"], "user_data": {"u": {"x": [[1.5], [NaN]], "y": [0, 1]}}}', "NaN or infinite"),
     ('{"users": ["u"], "user_data": {"u": {"x": [["a", "b"], "c"], "y": [0, 1]}}}', "neither a text nor a list"),
     ('{"users": ["u"], "user_data": {"u": {"x": [[[1, 2], [3]], [1]], "y": [0, 1]}}}', "numbers, nested alike"),
+    ('{"users": ["u"], "user_data": {"u": {"x": [[1.0, 2.0], [1.0]], "y": [0, 1]}}}', "numbers have 1 to 2 entries"),
 ]
 
 

@@ -164,6 +164,9 @@ def leaf(path: Path, x: list[Any], y: list[Any] | None) -> Path:
         ([[0, 5, 2], [1, 2]] * 6, [[4]], [[5, 0, 0]], [[1, 2, 3, 4]], "a sequence of 4 entries, and the model takes 3"),
         ([[0, 5, 2], [1, 2]] * 6, [[4]], [[5, 0, 0]], [[0.5]], "an x is not whole, and the model takes tokens"),
         ([[0.5, 1.5], [2, 3]] * 6, [[1, 2]], [[1, 2]], ["ab"], "texts and numbers are not the same to the model"),
+        ([[0.5, 1.5], [2, 3]] * 6, [[1, 2]], [[1, 2]], [[0.5]], "the lists of numbers have 1 to 2 entries"),
+        ([[0.5] * 784] * 12, [[0.5] * 784], [[[[0.5] * 28] * 28]], [[0.5]], "numbers have 1 to 784 entries"),
+        ([[[0.5, 1.5]], [[2]]] * 6, [[[1]]], [[[1, 0]]], [[0.5]], "numbers have 1 to 2 entries"),
     ],
 )
 def test_leaf_rows(x: list[Any], new: list[Any], made: Any, wrong: list[Any], reason: str, tmp_path: Path) -> None:

@@ -37,13 +37,14 @@ def read(path: Path) -> Arrays:
     rows = _rows(path, x)
     coding = _coding(rows)
     made = _made(path, rows, coding)
-    return labelled(path, made, y, client, {"kind": "leaf", "length": made.shape[-1], **coding}, given)
+    return labelled(path, _images(made), y, client, {"kind": "leaf", "length": made.shape[-1], **coding}, given)
 
 
 def rows(path: Path, coding: Coding) -> Arrays:
     """Rows to predict; users may have no `y`."""
     x, y, _, _ = _held(path)
-    return recognised(path, _made(path, _rows(path, x), coding), None if set(y) == {None} else y, coding)
+    made = _images(_made(path, _rows(path, x), coding))
+    return recognised(path, made, None if set(y) == {None} else y, coding)
 
 
 def _held(path: Path) -> tuple[list[Any], list[Any], list[str], list[int | None]]:
@@ -103,5 +104,12 @@ def _made(path: Path, rows: Sequence[Any], coding: Coding) -> np.ndarray:
             if not _whole(rows):
                 raise ValueError("an x is not whole, and the model takes tokens")
             return features(padded([r + coding["shift"] for r in rows], length), path)
-        out = features(padded([r.astype(np.float32) for r in rows], length), path)
-    return out.reshape(-1, *_IMAGES[out.shape[1]]) if out.ndim == 2 and out.shape[1] in _IMAGES else out
+        # Numbers in a list are features, each with its place: only signals, a list for each channel, are padded.
+        sizes = {r.shape[-1] for r in rows} | ({length} if length else set())
+        if rows[0].ndim == 1 and len(sizes) > 1:
+            raise ValueError(f"the lists of numbers have {min(sizes)} to {max(sizes)} entries")
+        return features(padded([r.astype(np.float32) for r in rows], length), path)
+
+
+def _images(x: np.ndarray) -> np.ndarray:
+    return x.reshape(-1, *_IMAGES[x.shape[1]]) if x.dtype.kind == "f" and x.ndim == 2 and x.shape[1] in _IMAGES else x
