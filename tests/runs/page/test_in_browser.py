@@ -120,6 +120,8 @@ def test_filters_sorting_and_csv(tab: Any) -> None:
         ["client", "capacity %", "width"],
         "19",
     )
+    columns = dict(zip(lines[0].split(","), lines[-1].split(","), strict=True))
+    assert columns["MB received"] == "0.024"  # six rounds of 4,000 bytes
 
 
 def test_the_slider_and_the_rule_change_the_shown_evaluation(tab: Any) -> None:

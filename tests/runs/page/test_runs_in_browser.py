@@ -158,6 +158,9 @@ def test_unfinished_small_and_big_runs_open(browser: Any, tmp_path: Path, run: d
         if run.get("clients") == 100_000:
             assert painted(tab) < 2000
             assert "a sample of 100,000" in tab.locator("#shown").inner_text()
+        if n == 1:  # nobody to compare with
+            assert tab.locator("#card-id").inner_text() == "0"
+            assert not any(tab.locator(f"#s-{name}").is_visible() for name in ("map", "heat"))
         if not run.get("finished", True):
             assert "Not finished" in tab.locator("header").inner_text()
 

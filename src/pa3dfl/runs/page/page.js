@@ -161,7 +161,7 @@ function ring() {
   const a = r.network && row ? r.network.clients.map(k => who.id[k]).indexOf(id) : -1, n = r.network?.clients.length || 0;
   set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
   for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
-  $("card-id").textContent = shown ? shown.id + (row ? "" : ", the one served worst") : "";
+  $("card-id").textContent = shown ? shown.id + (row || order.length < 2 ? "" : ", the one served worst") : "";
   const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: shown.since === null ? "not tested yet" : num(shown.acc) + "% " + S.rule + (shown.away ? `, in round ${shown.since}` : ""), "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, received: size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: nearest(shown.id)} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);

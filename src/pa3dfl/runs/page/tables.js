@@ -1,6 +1,6 @@
 // The list of clients, and the table behind each chart.
-const COLUMNS = [["client","id",0],["name","name"],["capacity %","r",1],["width","width"],["rows","n",0],["main label","main",0],["accuracy %","acc",1],["tested in round","since"],["loss","loss",3],["α","alpha",2],["rounds trained","trained",0],["received","bytes"],["refused or absent","events",0]];
-const cell = (row, [, key, digits]) => key === "bytes" ? size(row.bytes) : digits === undefined ? row[key] ?? "–" : num(row[key], digits);
+const COLUMNS = [["client","id",0],["name","name"],["capacity %","r",1],["width","width"],["rows","n",0],["main label","main",0],["accuracy %","acc",1],["tested in round","since"],["loss","loss",3],["α","alpha",2],["rounds trained","trained",0],["MB received","bytes"],["refused or absent","events",0]];
+const cell = (row, [, key, digits]) => key === "bytes" ? row.bytes === null ? "–" : num(row.bytes / 1e6, 3) : digits === undefined ? row[key] ?? "–" : num(row[key], digits);
 const columns = () => COLUMNS.filter(c => c[1] === "name" ? people[run().people].names : c[1] !== "since" || rows.some(x => x.away));
 function list() {
   const [key, up] = S.sort, value = x => key === "width" ? eval_width(x.width) : x[key];
