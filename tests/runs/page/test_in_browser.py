@@ -85,6 +85,24 @@ def test_hovering_a_client_highlights_it_in_all_charts(tab: Any) -> None:
     assert not tab.locator("#s-alpha").is_visible()
 
 
+def test_a_client_pointed_at_is_named_in_sight_and_on_the_time_line(tab: Any) -> None:
+    told = tab.locator("#pointed")
+    tab.locator("#s-timeline").scroll_into_view_if_needed()
+    tab.mouse.move(*tab.evaluate(PLACE, ["timeline", 2, "x", "y", "events", "y"]))
+    told.get_by_text("Client 2: ").wait_for()
+    assert source(tab, "active")["id"] == [2]
+    assert (source(tab, "marked")["x"], source(tab, "marked")["y"]) == ([4], [2]), "a ring"
+    box = told.bounding_box()
+    assert 0 < box["y"] < box["y"] + box["height"] <= 900
+    acc = source(tab, "active")["acc"][0]
+    assert f"{acc:.1f}%, capacity" in told.inner_text()
+    tab.locator("h1").hover()
+    tab.wait_for_function("document.querySelector('#pointed').hidden")
+    assert source(tab, "marked")["x"] == []
+    sizes = source(tab, "events")
+    assert dict(zip(sizes["marker"], sizes["size"], strict=True)) == {"x": 13, "circle": 9}
+
+
 def test_a_clicked_client_stays_selected_until_cleared(tab: Any) -> None:
     tab.locator("#s-dots").scroll_into_view_if_needed()
     tab.mouse.click(*tab.evaluate(PLACE, ["dots", 12, "r", "acc"]))

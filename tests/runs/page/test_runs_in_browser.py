@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,47 @@ def test_a_running_page_says_its_age_and_reloads(browser: Any, tmp_path: Path, m
         assert "this page reloads itself" in tab.locator("#age").inner_text()
         tab.evaluate("document.title = 'old'")
         tab.wait_for_function("document.title !== 'old' && window.pa3dfl?.ready", timeout=60_000)
+
+
+def test_a_renewed_page_keeps_the_place_of_its_reader(browser: Any, tmp_path: Path) -> None:
+    """The slider at its end stays there, opened tables stay open; another page in the tab has a state of its own."""
+    run, file = write_run(tmp_path / "a", finished=False), tmp_path / "a.html"
+    with opened(browser, page.write([run], file, running=True)) as tab:
+        tab.locator("#evaluation").fill("0")
+        tab.locator("#evaluation").fill("3")
+        tab.locator("#rule").select_option("received")
+        tab.locator("#layer").select_option("1")
+        tab.locator("#s-map summary").click()
+        tab.locator("#table-map table").wait_for()
+        tab.evaluate("scrollTo(0, 700)")
+        page.write([write_run(tmp_path / "b", evaluations=4, finished=False)], file, running=True)
+        tab.reload()
+        tab.wait_for_function("window.pa3dfl?.ready")
+        assert tab.locator("#evaluation").evaluate("e => [e.value, e.max]") == ["4", "4"]
+        tab.locator("#table-map table").wait_for()
+        assert tab.evaluate("Math.abs(scrollY - 700)") < 50
+        chosen = "['rule', 'layer'].map(id => document.getElementById(id).value)"
+        assert tab.evaluate(chosen) == ["received", "1"]
+        tab.goto(page.write([run], tmp_path / "other.html").as_uri())
+        tab.wait_for_function("window.pa3dfl?.ready")
+        assert tab.evaluate(chosen) == ["adapted", "0"]
+        assert tab.locator("#table-map table").count() == 0
+        tab.evaluate("addEventListener('pagehide', () => sessionStorage.setItem('pa3dfl ' + location.pathname, "
+                     "'{\"layer\": 99, \"rule\": \"x\", \"against\": \"x\"}'))")  # fmt: skip
+        tab.reload()
+        tab.wait_for_function("window.pa3dfl?.ready")
+        assert tab.evaluate(chosen) == ["adapted", "0"]
+        assert tab.locator("#against").input_value() == "round"
+
+
+def test_an_old_page_of_a_run_does_not_claim_that_it_goes_on(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr("pa3dfl.runs.page.html.time.time", lambda: now - 7200)
+    file = page.write([write_run(tmp_path / "a", finished=False)], tmp_path / "a.html", running=True)
+    with opened(browser, file) as tab:
+        assert "It may have been stopped since" in tab.locator("#age").inner_text()
 
 
 def test_the_page_of_a_trained_run(browser: Any, tmp_path: Path) -> None:

@@ -161,9 +161,11 @@ def over_rounds() -> list[Any]:
 
 def timeline() -> Any:
     fig = plot("timeline", "round", "client", x_range=Range1d(start=0, end=1))
-    events = source("events", "x", "y", "who", "marker", "colour", "kind", "reason")
-    dots = fig.scatter("x", "y", source=events, marker="marker", color="colour", size=9, line_width=2)
+    events = source("events", "x", "y", "who", "marker", "size", "colour", "kind", "reason")
+    dots = fig.scatter("x", "y", source=events, marker="marker", color="colour", size="size", line_width=2)
+    ring(fig, source("marked", "x", "y"), "x", "y")
     told = [("client", "@who"), ("round", "@x"), ("", "@kind"), ("", "@reason")]
-    fig.add_tools(HoverTool(renderers=[dots], tooltips=told))
+    code = "window.pa3dfl?.on_event(cb_data.index.indices)"
+    fig.add_tools(HoverTool(renderers=[dots], tooltips=told, callback=CustomJS(code=code)))
     fig.js_on_event("tap", CustomJS(code="window.pa3dfl?.on_timeline(cb_obj.y)"))
     return fig

@@ -9,12 +9,15 @@ const LABELS = {light: ["#302188","#3997B8","#709B84","#267216","#8C8501","#C090
                dark: ["#8E78EB","#92CDEF","#3BCEBB","#35B045","#B8BC4D","#E7CE73","#F88E97","#D9629C","#C17BD1","#D1D6D6"]};
 const DASHES = [[], [8,4], [2,3]], DASHED = ["solid", "dashed", "dotted"], SHAPES = ["circle","square","triangle"], GLYPHS = "●■▲", MARKS = ["circle","square","diamond","triangle","inverted_triangle","hex","star"];
 const AXES = {round: ["round", 1], bytes: ["MB sent, both ways", 1e6], operations: ["forward multiply-adds of training, 10⁹", 1e9], seconds: ["seconds", 1]};
-const S = {method: METHODS[0], seed: SEEDS[0], rule: runs[0].tested, at: Infinity, filter: "all", against: "round", layer: 0, off: [], picked: null, sort: ["acc", 1], theme: null};
+const S = {method: METHODS[0], seed: SEEDS[0], rule: runs[0].tested, at: Infinity, filter: "all", against: "round", layer: 0, off: [], picked: null, sort: ["acc", 1], theme: null, open: [], y: 0};
+const STATE = "pa3dfl " + location.pathname;  // a tab may show several pages
 const best = r => { const v = r.chosen[r.tested].filter(x => x !== null); return v.length ? v.reduce((a, b) => a + b) / v.length : -1; };
 S.method = runs.reduce((a, b) => best(b) > best(a) ? b : a).method;
-try { Object.assign(S, JSON.parse(sessionStorage.getItem("pa3dfl") || "{}")); } catch {}
+try { Object.assign(S, JSON.parse(sessionStorage.getItem(STATE) || "{}")); } catch {}
 if (!METHODS.includes(S.method)) S.method = METHODS[0];
 if (!SEEDS.includes(S.seed)) S.seed = SEEDS[0];
+if (!rules.includes(S.rule)) S.rule = runs[0].tested;
+if (!runs.some(r => r.curve[S.against]?.some(v => v !== null))) S.against = "round";
 const short = (s, n = 40) => s.length > n ? s.slice(0, n - 1) + "…" : s;
 const node = (tag, text, more = {}) => Object.assign(document.createElement(tag), {textContent: text ?? ""}, more);
 const num = (v, digits = 1) => v === null || v === undefined || Number.isNaN(v) ? "–" : v.toFixed(digits);
@@ -79,7 +82,7 @@ function charts() {
   const away = order.filter(x => x.away), never = away.filter(x => x.since === null).length;
   $("away").textContent = (away.length > never ? `Hollow: ${amount(away.length - never, "client")} not tested here, as last tested. ` : "") + (never ? `Without a dot: ${amount(never, "client")} not tested yet.` : "");
   const list = [...r.rejected.map(([x, y, why]) => ({x, y, marker: "x", kind: "update refused", reason: why})), ...r.missing.map(([x, y]) => ({x, y, marker: "circle", kind: "no answer", reason: ""}))].filter(e => order.some(o => o.id === e.y) || S.filter === "all");
-  set("events", list.length ? table(list.map(e => ({...e, who: called(e.y), colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], who: [], marker: [], colour: [], kind: [], reason: []});
+  set("events", list.length ? table(list.map(e => ({...e, who: called(e.y), size: e.marker === "x" ? 13 : 9, colour: e.marker === "x" ? LINES[theme()][1] : LINES[theme()][0]}))) : {x: [], y: [], who: [], marker: [], size: [], colour: [], kind: [], reason: []});
   Object.assign(model("timeline").x_range, {start: 0, end: r.rounds + 1});
   $("timeline-none").textContent = r.events[0] + r.events[1] ? `${amount(r.events[0], "update")} refused, ${amount(r.events[1], "answer")} missing, in ${amount(r.rounds, "round")}.` + (list.length ? "" : " None of the clients shown.") : "None: every client answered, and every update was taken.";
   $("timeline-none").nextElementSibling.hidden = $("table-timeline").hidden = !list.length;
@@ -125,6 +128,7 @@ function cosines(r) {
   return [all, m.round];
 }
 function matrix(r) {
+  if (!r.network.layers[S.layer]) S.layer = 0;
   const [all, round] = cosines(r), n = all.length, taus = r.network.tau.findLast(t => t[0] <= round)?.[1], t = taus?.[S.layer];
   const flat = new Float32Array(n * n), shown = [];
   all.forEach((row, a) => { const w = t ? row.map(c => Math.exp((c - 1) / t)) : row, sum = t ? w.reduce((x, y) => x + y) / n : 1; w.forEach((v, b) => { flat[a * n + b] = v / sum; shown.push(v / sum); }); });
@@ -158,11 +162,14 @@ function ring() {
   // Nobody pointed at or picked: the card is about the client that is served worst.
   const shown = row || order.filter(x => x.acc === x.acc && !x.away).reduce((a, b) => a && a.acc <= b.acc ? a : b, null);
   set("active", Object.fromEntries(Object.keys(model("active").data instanceof Map ? Object.fromEntries(model("active").data) : model("active").data).map(c => [c, row ? [row[c]] : []])));
+  const marked = each("events", (p, k) => [p.x[k], p.y[k]]).filter(e => row && e[1] === id);
+  set("marked", {x: marked.map(e => e[0]), y: marked.map(e => e[1])});
+  $("pointed").hidden = !row; $("pointed").textContent = row ? `Client ${called(id)}: ${row.since === null ? "not tested yet" : num(row.acc) + "%"}, capacity ${num(row.r)}%` : "";
   const a = r.network && row ? r.network.clients.map(k => who.id[k]).indexOf(id) : -1, n = r.network?.clients.length || 0;
   set("cross", a >= 0 ? {x: [n / 2, a + .5], y: [a + .5, n / 2], w: [n, 1], h: [1, n]} : {x: [], y: [], w: [], h: []});
   for (const tr of $("clients").tBodies[0].rows) { tr.classList.toggle("active", +tr.dataset.id === id); tr.classList.toggle("picked", +tr.dataset.id === S.picked); }
   $("card-id").textContent = shown ? shown.id + (row || order.length < 2 ? "" : ", the one served worst") : "";
-  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: shown.width, "rows to train": shown.n, labels: owned(shown.k), accuracy: shown.since === null ? "not tested yet" : num(shown.acc) + "% " + S.rule + (shown.away ? `, in round ${shown.since}` : ""), "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, received: size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: nearest(shown.id)} : {})} : {};
+  const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: `${shown.width} of each layer's channels`, "rows to train": shown.n, labels: owned(shown.k), accuracy: shown.since === null ? "not tested yet" : num(shown.acc) + "% " + S.rule + (shown.away ? `, in round ${shown.since}` : ""), "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, "bytes received": size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: nearest(shown.id)} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
     return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });
@@ -197,7 +204,7 @@ function stills() {
   Object.defineProperty(window, "devicePixelRatio", ratio);
 }
 function all() { gather(); list(); charts(); chips(); keep(); }
-function keep() { try { sessionStorage.setItem("pa3dfl", JSON.stringify({...S, at: Number.isFinite(S.at) ? S.at : undefined})); } catch {} }
+function keep() { try { sessionStorage.setItem(STATE, JSON.stringify({...S, at: Number.isFinite(S.at) ? S.at : undefined})); } catch {} }
 function chips() {
   $("chips").replaceChildren(...METHODS.map(m => { const b = node("button", "", {type: "button", className: "chip", title: short(m, 300)}); b.append(stroke(style(m)), short(m)); b.setAttribute("aria-pressed", !S.off.includes(m));
     b.onclick = () => { S.off = S.off.includes(m) ? S.off.filter(x => x !== m) : [...S.off, m]; keep(); learning(); ring(); b.setAttribute("aria-pressed", !S.off.includes(m)); }; return b; }));
@@ -213,15 +220,16 @@ function pick(id) { S.picked = S.picked === id ? null : id; keep(); const k = or
 function point(id) { if (hover !== id) { hover = id; ring(); } }
 window.pa3dfl = {S, source: name => plain(name), chart: model,
   hovered(indices) { point(indices.length ? order[indices[0]]?.id ?? null : null); },
+  on_event(indices) { const id = plain("events").y[indices[0]]; point(order.some(o => o.id === id) ? id : null); },
   on_matrix(what, x, y) { const r = run(), ids = r.network.clients.map(k => people[r.people].id[k]), id = ids[Math.floor(y)]; if (id === undefined || x < 0 || x > ids.length) return point(null); if (what === "picked") pick(id); else point(id); },
   on_timeline(y) { const id = Math.round(y); if (order.some(o => o.id === id)) pick(id); }};
 function wire() {
   fillSelect($("method"), METHODS.map(m => [m, m]), S.method); fillSelect($("seed"), SEEDS.map(s => [s, s]), S.seed); $("seed-label").hidden = SEEDS.length < 2;
-  fillSelect($("rule"), rules.map(s => [s, s]), S.rule); fillSelect($("against"), Object.keys(AXES).filter(a => runs.some(r => r.curve[a].some(v => v !== null))).map(a => [a, AXES[a][0]]), S.against); filters();
+  fillSelect($("rule"), rules.map(s => [s, RULES[s] || s]), S.rule); fillSelect($("against"), Object.keys(AXES).filter(a => runs.some(r => r.curve[a].some(v => v !== null))).map(a => [a, AXES[a][0]]), S.against); filters();
   for (const [id, key] of [["method", "method"], ["seed", "seed"], ["rule", "rule"], ["filter", "filter"]]) $(id).onchange = e => { S[key] = e.target.value; if (key !== "filter") filters(); all(); };
   $("against").onchange = e => { S.against = e.target.value; keep(); learning(); };
   $("layer").onchange = e => { S.layer = +e.target.value; keep(); matrix(run()); };
-  $("evaluation").oninput = e => { S.at = +e.target.value; all(); };
+  $("evaluation").oninput = e => { S.at = e.target.value === e.target.max ? Infinity : +e.target.value; all(); };
   $("clear").onclick = () => { S.picked = null; hover = null; model("clients").selected.indices = []; keep(); ring(); };
   $("theme").onclick = () => { S.theme = theme() === "dark" ? "light" : "dark"; paint(); all(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { paint(); all(); });
@@ -234,8 +242,8 @@ function wire() {
   body.onkeydown = e => { if (e.key === "Enter" || e.key === " ") { pick(id(e)); e.preventDefault(); } const to = {ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling"}[e.key]; if (to) { e.target.closest("tr")[to]?.focus(); e.preventDefault(); } };
   $("copy").onclick = async () => { const text = csv(); try { await navigator.clipboard.writeText(text); } catch { const t = node("textarea", text); document.body.append(t); t.select(); document.execCommand("copy"); t.remove(); } $("copy").textContent = "copied"; window.pa3dfl.copied = text; setTimeout(() => { $("copy").textContent = "copy as CSV"; }, 2000); };
   model("clients").selected.change.connect(() => { const chosen = model("clients").selected.indices; if (chosen.length === 1 && order[chosen[0]].id !== S.picked) { S.picked = order[chosen[0]].id; keep(); ring(); } });
-  describe();
-  const age = () => { const s = Date.now() / 1000 - PAGE.written; $("age").textContent = `Written ${s < 90 ? Math.max(0, Math.round(s)) + " s" : s < 5400 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " days"} ago, ${new Date(PAGE.written * 1000).toLocaleString("en-GB")}.` + (PAGE.running ? " The run goes on: this page reloads itself." : ""); };
+  addEventListener("pagehide", () => { S.y = scrollY; keep(); }); describe();
+  const age = () => { const s = Date.now() / 1000 - PAGE.written; $("age").textContent = `Written ${s < 90 ? Math.max(0, Math.round(s)) + " s" : s < 5400 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " days"} ago, ${new Date(PAGE.written * 1000).toLocaleString("en-GB")}.` + (!PAGE.running ? "" : s < 3600 ? " The run goes on: this page reloads itself." : " The run was going on then. It may have been stopped since."); };
   age(); setInterval(age, 10000); if (PAGE.running) setTimeout(() => location.reload(), PAGE.reload * 1000);
 }
-(function begin() { doc = Bokeh.documents[0]; if (!doc) return setTimeout(begin, 5); wire(); paint(); all(); window.pa3dfl.ready = performance.now(); })();
+(function begin() { doc = Bokeh.documents[0]; if (!doc) return setTimeout(begin, 5); wire(); paint(); all(); scrollTo(0, S.y); window.pa3dfl.ready = performance.now(); })();

@@ -1,12 +1,14 @@
 // The list of clients, and the table behind each chart.
 const COLUMNS = [["client","id",0],["name","name"],["capacity %","r",1],["width","width"],["rows","n",0],["main label","main",0],["accuracy %","acc",1],["tested in round","since"],["loss","loss",3],["α","alpha",2],["rounds trained","trained",0],["MB received","bytes"],["refused or absent","events",0]];
-const cell = (row, [, key, digits]) => key === "bytes" ? row.bytes === null ? "–" : num(row.bytes / 1e6, 3) : digits === undefined ? row[key] ?? "–" : num(row[key], digits);
+const RULES = {adapted: "adapted: trained once more", received: "received: as it arrives", kept: "kept: from its last training"};
+const MEANS = {width: "share of each layer's channels that the client holds", r: "share of the full model that the client can train", alpha: "1: the model that the client trained, 0: the one it received", main: "the label of most of its rows"};
+const cell = (row, [, key, digits]) => key === "bytes" ? (row.bytes === null ? "–" : num(row.bytes / 1e6, 3)) : digits === undefined ? row[key] ?? "–" : num(row[key], digits);
 const columns = () => COLUMNS.filter(c => c[1] === "name" ? people[run().people].names : c[1] !== "since" || rows.some(x => x.away));
 function list() {
   const [key, up] = S.sort, value = x => key === "width" ? eval_width(x.width) : x[key];
   const bad = v => v === null || v === undefined || v !== v, compare = (a, b) => typeof a === "string" ? a.localeCompare(b, "en", {numeric: true}) : a - b;
   const sorted = [...order].sort((x, y) => bad(value(x)) - bad(value(y)) || (bad(value(x)) ? 0 : up * compare(value(x), value(y))) || x.id - y.id);
-  const head = node("tr"); columns().forEach(([title, k], place) => { const th = node("th", "", {scope: "col", className: k}), b = node("button", title + (k === key ? (up > 0 ? " ▲" : " ▼") : "")); b.type = "button";
+  const head = node("tr"); columns().forEach(([title, k], place) => { const th = node("th", "", {scope: "col", className: k, title: MEANS[k] || ""}), b = node("button", title + (k === key ? (up > 0 ? " ▲" : " ▼") : "")); b.type = "button";
     th.setAttribute("aria-sort", k === key ? (up > 0 ? "ascending" : "descending") : "none"); b.onclick = () => { S.sort = [k, k === key ? -up : 1]; keep(); list(); $("clients").tHead.querySelectorAll("button")[place].focus(); }; th.append(b); head.append(th); });
   $("clients").tHead.replaceChildren(head);
   $("clients").tBodies[0].replaceChildren(...sorted.map(row => { const tr = node("tr", "", {tabIndex: 0}); tr.dataset.id = row.id; tr.append(...columns().map(col => node("td", cell(row, col), {className: col[1]}))); return tr; }));
@@ -36,7 +38,7 @@ function tables() {
   }
 }
 function describe() {
-  for (const f of doc.roots()) { const box = document.querySelector(`[data-root-id="${f.id}"]`), section = box.closest("section"), d = node("details", "", {id: `table-${f.name}`, ontoggle: tables});
+  for (const f of doc.roots()) { const box = document.querySelector(`[data-root-id="${f.id}"]`), section = box.closest("section"), d = node("details", "", {id: `table-${f.name}`, open: S.open.includes(f.name), ontoggle: () => { S.open = S.open.filter(x => x !== f.name).concat(d.open ? f.name : []); keep(); tables(); }});
     if (!TABLES[f.name]) throw new Error(`the chart ${f.name} has no table`);
     d.dataset.table = f.name; d.append(node("summary", "as a table")); box.after(d);
     box.setAttribute("role", "img"); box.setAttribute("aria-label", `${section.querySelector("h2").textContent}: ${section.querySelector(".how").textContent}`); box.setAttribute("aria-details", d.id); }
