@@ -77,6 +77,7 @@ def test_hovering_a_client_highlights_it_in_all_charts(tab: Any) -> None:
         assert source(tab, "cross")["x"] != []
         assert tab.locator("#clients tr.active td").first.inner_text() == "7"
         assert source(tab, "own-lines")["name"] == ["FedAvg", "Pa3dFL"]
+        assert tab.locator("#own-key .key").all_inner_texts() == ["FedAvg", "Pa3dFL"]
         tab.locator("h1").hover()
         tab.wait_for_function("document.querySelector('#card-id').textContent.includes('worst')")
     tab.locator("#s-heat .bk-Figure").first.hover()

@@ -141,10 +141,11 @@ function matrix(r) {
   $("layer").parentElement.hidden = !r.network.layers.length;
   const options = r.network.layers; if ($("layer").length !== options.length) fillSelect($("layer"), options.map((l, k) => [k, l]), S.layer);
 }
+const lineKey = lines => lines.map(l => { const k = node("span", "", {className: "key"}); k.append(stroke(l), l.name); return k; });
 function taus(r) {
   const lines = r.network.layers.map((name, l) => ({xs: r.network.tau.map(t => t[0]), ys: r.network.tau.map(t => t[1][l]), name, ...drawn(l)}));
   $("s-tau").hidden = !lines.length;
-  $("tau-key").replaceChildren(...lines.map(l => { const k = node("span", "", {className: "key"}); k.append(stroke(l), l.name); return k; }));
+  $("tau-key").replaceChildren(...lineKey(lines));
   set("taus", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: []});
 }
 function near(id, count = 3) {
@@ -172,8 +173,8 @@ function ring() {
   const facts = shown ? {...(shown.name ? {name: shown.name} : {}), capacity: num(shown.r) + "% of the full model", width: `${shown.width} of each layer's channels`, "rows to train": shown.n, labels: owned(shown.k), accuracy: shown.since === null ? "not tested yet" : num(shown.acc) + "% " + S.rule + (shown.away ? `, in round ${shown.since}` : ""), "chosen α": num(shown.alpha, 2), "trained in": `${shown.trained} of ${amount(r.rounds, "round")}`, "bytes received": size(shown.bytes), "refused or absent": amount(shown.events, "time"), ...(r.network ? {nearest: nearest(shown.id)} : {})} : {};
   $("card").replaceChildren(...Object.entries(facts).flatMap(([k, v]) => [node("dt", k), node("dd", v)]));
   const lines = !shown ? [] : METHODS.filter(m => !S.off.includes(m)).flatMap(m => { const q = run(m), k = people[q.people].id.indexOf(shown.id), st = style(m);
-    return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), colour: st.colour, dash: st.dash}]; });
-  model("own").visible = lines.length > 0;
+    return k < 0 || !q.evaluations.length ? [] : [{xs: q.evaluations.map(e => e.round), ys: q.evaluations.map(e => nan(e[S.rule]?.[k]) / 100), name: short(m), ...st}]; });
+  $("own-key").replaceChildren(...lineKey(lines)); model("own").visible = lines.length > 0;
   set("own-lines", lines.length ? table(lines) : {xs: [], ys: [], name: [], colour: [], dash: []});
   if ($("table-own").open) tables();
 }
