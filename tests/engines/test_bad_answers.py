@@ -64,7 +64,7 @@ BAD: dict[str, tuple[Tamper, str]] = {
     "integer": (replaced(lambda v: v.int()), "has dtype torch.int32"),
     "no rows": (said(n=0), "claims 0 training rows"),
     "negative rows": (said(n=-5), "claims -5 training rows"),
-    "many rows": (said(n=10**12), "claims 1000000000000 training rows"),
+    "many rows": (said(n=10**12), "claims 1,000,000,000,000 training rows"),
     "rows in words": (said(n="many"), "n is 'many', expected a whole number"),
     "true rows": (said(n=True), "n is 'True', expected a whole number"),
     "stale": (said(round=0), "answers 'train' of round 0, expected 'train' of 1"),
