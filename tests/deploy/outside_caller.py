@@ -50,18 +50,20 @@ def try_all(plan: dict[str, Any]) -> Counter[str]:
 def fuzz(plan: dict[str, Any]) -> Counter[str]:
     """Bytes of all kinds to the paths that nodes use: without a key, and as a registered node that has gone mad."""
     came: Counter[str] = Counter()
+    paths: set[tuple[str, bool]] = set()
     rng, key = random.Random(plan["seed"]), private_key(Path(plan["key"]))
     headers = signed(key)
     with client(plan, "tls") as http:
         for i in range(plan["count"]):
             if i % 1000 == 0:
                 headers = signed(key)
-            path = plan["fleet"][i % len(plan["fleet"])]
+            turn, nth = divmod(i, len(plan["fleet"]))
+            path, known = plan["fleet"][nth], turn % 2 == 1  # every path with and without a key
             content = bytearray(asked(path, plan["own"]).SerializeToString())
             for _ in range(rng.randrange(4)):
                 at = rng.randrange(len(content) + 1)
                 content[at : at + rng.randrange(3)] = rng.randbytes(rng.choice((0, 1, 4, 64, 4096)))
-            given = headers if i % 2 else {**PROTOBUF, "flwr-public-key": rng.randbytes(20).hex()}
+            given = headers if known else {**PROTOBUF, "flwr-public-key": rng.randbytes(20).hex()}
             if i % 7 == 0:
                 given = given | {
                     "x-junk": rng.randbytes(200).hex(),
@@ -71,7 +73,9 @@ def fuzz(plan: dict[str, Any]) -> Counter[str]:
                 status = str(http.post(path, headers=given, content=bytes(content)).status_code)
             except httpx.TransportError as e:
                 status = type(e).__name__
-            came[f"{'key' if i % 2 else 'no key'} | {status}"] += 1
+            came[f"{'key' if known else 'no key'} | {status}"] += 1
+            paths.add((path, known))
+    assert len(paths) == 2 * len(plan["fleet"])
     return came
 
 
