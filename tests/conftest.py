@@ -28,7 +28,7 @@ from pa3dfl.engines.sequential import Sequential
 from pa3dfl.methods import Method, Update, assembly
 from pa3dfl.methods.problem import Task
 
-pytest_plugins = ["workspace"]
+pytest_plugins = ["browser", "workspace"]
 
 # Other tests run beside an example: it may take any time.
 hypothesis.settings.register_profile("beside", deadline=None)

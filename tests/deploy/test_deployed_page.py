@@ -13,7 +13,7 @@ pytest.importorskip("bokeh", reason="Bokeh is not installed: pip install 'pa3dfl
 from compared import CAPACITIES, SMALL, records
 from machines import Machines
 
-from browser import chromium, opened, started
+from browser import chromium, opened
 from pa3dfl.deploy.node import RealNode
 from pa3dfl.deploy.registration import registration_of
 from pa3dfl.engines.flower.messages import Refused
@@ -49,7 +49,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
     return machines
 
 
-def test_the_server_writes_the_page(deployed: Machines) -> None:
+def test_the_server_writes_the_page(deployed: Machines, request: pytest.FixtureRequest) -> None:
     run = deployed.deployment.run
     made = records(run)
     assert [r["participants"] for r in made] == [[0, 1], [0, 2], [1, 2], [1, 2]]
@@ -58,7 +58,7 @@ def test_the_server_writes_the_page(deployed: Machines) -> None:
     assert (run / page.NAME).stat().st_size < 2e6
     if chromium() is None:
         pytest.skip("no Chromium here: pages are not tested in a browser")
-    with started() as browser, opened(browser, run / page.NAME) as tab:
+    with opened(request.getfixturevalue("browser"), run / page.NAME) as tab:
         assert "Not finished" not in tab.locator("header").inner_text()
         # Node 0 was away when the best round was tested: it stands at its last value.
         clients = tab.evaluate(SHOWN, "clients")

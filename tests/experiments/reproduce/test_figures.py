@@ -69,11 +69,14 @@ def test_all_pictures_of_a_page(tmp_path: Path) -> None:
         run["clients"]["alpha"] = [0.1, None]
     config = assembly.configure({"clients": 7, "partition": "classes", "device": "cpu"})
     partitions.run(config, tmp_path)
+    folder = tmp_path / "docs/images/reproduction"
+    folder.mkdir(parents=True)
+    (folder / "of-an-earlier-page.png").write_bytes(PNG)
     text = figures.section(columns(runs), tmp_path, tmp_path / "docs")
     files = [tmp_path / "docs" / line[line.index("](") + 2 : -1] for line in text.splitlines() if line.startswith("![")]
     assert len(files) == 6
     assert all(f.read_bytes()[:4] == PNG for f in files)
-    assert sorted(f.name for f in files) == sorted(p.name for p in (tmp_path / "docs/images/reproduction").iterdir())
+    assert sorted(f.name for f in files) == sorted(p.name for p in folder.iterdir())
 
 
 def test_a_partition_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

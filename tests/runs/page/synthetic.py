@@ -1,7 +1,10 @@
 """Run directories as `pa3dfl run` writes them, of any size, in a moment."""
 
+import base64
 import csv
 import json
+import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import numpy as np
 import yaml
 
 from pa3dfl.core.options.config import RULES_OF_TESTING
+from pa3dfl.runs import page
 
 
 def write_run(
@@ -80,3 +84,17 @@ def write_run(
     if finished:
         (path / "summary.json").write_text(json.dumps({"best_round": rounds, "config_hash": "abc"}))
     return path
+
+
+def two_methods(folder: Path) -> Path:
+    """The page of two runs in which an update was missing and one was rejected."""
+    late = {3: {"missing": [1]}, 4: {"rejected": [{"client": 2, "reason": "NaN in <b>head</b>"}]}}
+    for name in ("pa3dfl", "fedavg"):
+        write_run(folder / name, name, clients=20, network=name == "pa3dfl", events=late)
+    return page.write([folder], folder / "a.html")
+
+
+def data_of(file: Path) -> Any:
+    """What a page shows, as its charts get it."""
+    [packed_data] = re.findall(r'unpack\("([^"]+)"\)\);add', file.read_text())[:1]
+    return json.loads(zlib.decompress(base64.b64decode(packed_data)))

@@ -3,7 +3,6 @@
 import csv
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic import write_run
 
-from browser import PLACE, chromium, opened, painted, source, started
+from browser import PLACE, chromium, opened, painted, source
 from conftest import write_data
 from pa3dfl.experiments import api
 from pa3dfl.runs import page
@@ -22,12 +21,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(chromium() is None, reason="no Chromium here: pages are not tested in a browser"),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as browser:
-        yield browser
 
 
 def test_seeds_have_a_band_and_are_chosen(browser: Any, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class GraphStream:
 
     def capture(self, work: Replay, trial: Replay | None = None) -> Replay:
         """A function that replays `work`. New work needs a trial before, in which libraries choose their kernels."""
-        torch.cuda.empty_cache()  # a capture begins so: what it frees would be counted against this graph
+        torch.cuda.empty_cache()  # as a capture does: the memory that it frees would be subtracted from this graph's
         before = torch.cuda.memory_reserved()
         self.follow()
         with self.running():

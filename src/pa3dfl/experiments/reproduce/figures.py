@@ -47,5 +47,5 @@ def section(columns: Sequence[Column], results: Path, docs: Path) -> str:
     )
     show("Reduction ratio", ratio.picture(folder / "reduction.png"))
     for old in set(folder.glob("*.png")) - shown:
-        old.unlink()
+        old.unlink(missing_ok=True)  # another process may render, too
     return "\n\n".join(parts)

@@ -132,10 +132,11 @@ def _part(columns: Sequence[Column], rule: str, part: str) -> str:
 def _to_the_end(column: Column, rule: str) -> str:
     """One sentence: the values of the paper's own number of rounds, beside the paper's."""
     values = []
-    for row in sorted(column.rows, key=lambda row: -(row.rule(rule) or 0.0)):
-        printed = paper.accuracy(column.data, column.setting, row.name, column.model)
+    means = [(mean, row.name) for row in column.rows if (mean := row.rule(rule)) is not None]
+    for mean, name in sorted(means, reverse=True):
+        printed = paper.accuracy(column.data, column.setting, name, column.model)
         told = f" (in the paper {printed[0]:.1f}%)" if printed else ""
-        values += [f"{titled(row.name)} has {percent(mean)}%{told}" for mean in [row.rule(rule)] if mean is not None]
+        values.append(f"{titled(name)} has {percent(mean)}%{told}")
     return f"Run as long as in the paper and tested as *{rule}* on {short(column)}, {listed(values)}."
 
 

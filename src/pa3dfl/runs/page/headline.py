@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pa3dfl.core.progress import duration
 from pa3dfl.core.words import counted
 from pa3dfl.runs.page.terms import TUNED, uneven
 from pa3dfl.runs.rundata import RunData
@@ -97,11 +98,11 @@ def spent(best: str, own: Sequence[tuple[RunData, dict[str, Any]]]) -> str:
     curves = [of_run["curve"] for _, of_run in own if of_run["curve"]["round"]]
     if not curves:
         return ""
-    totals = {k: np.mean([c[k][-1] for c in curves]) for k in ("bytes", "seconds") if curves}
-    parts = [f"{scale(totals['bytes'], 'B')} sent both ways"]
+    sent, seconds = (float(np.mean([c[k][-1] for c in curves])) for k in ("bytes", "seconds"))
+    parts = [f"{scale(sent, 'B')} sent both ways"]
     if all(c["operations"][-1] is not None for c in curves):
         parts.append(f"{scale(np.mean([c['operations'][-1] for c in curves]), '')} forward multiply-adds of training")
-    parts.append(duration(totals["seconds"]))
+    parts.append(duration(seconds))
     return f"A run of it cost {', '.join(parts[:-1])} and {parts[-1]}."
 
 
@@ -126,9 +127,3 @@ def scale(value: float, unit: str) -> str:
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".strip()
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -10,7 +10,7 @@ from pa3dfl.core.options.config import Config
 from pa3dfl.core.options.names import TITLES
 from pa3dfl.runs.rundata import RunData
 
-# The result of a run does not depend on these, or they are no term: method and seed.
+# Options that are no terms: the method, the seed, and those on which the result does not depend.
 APART = {
     "method", "seed", "preset", "engine", "device", "threads", "checkpoint_every", "timeout", "data_dir", "out",
     "track", "options",
