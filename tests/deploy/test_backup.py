@@ -117,7 +117,7 @@ def test_a_checkpoint_that_is_committed_meanwhile(tmp_path: Path, monkeypatch: p
         (("backup", "nowhere", "x.tar"), "nowhere is not a deployment"),
         (("backup", "site", "no/x.tar"), "no/x.tar could not be written"),
         (("restore", "gone.tar", "new"), "gone.tar cannot be restored"),
-        (("restore", "text.tar", "new"), "text.tar cannot be restored"),
+        (("restore", "text.tar", "new"), "text.tar cannot be restored (it is no archive)"),
         (("restore", "other.tar", "new"), "other.tar is not a backup of a deployment"),
         (("restore", "site.tar", "site"), "site is not empty: choose another folder"),
         (("restore", "site.tar", "text.tar"), "text.tar is not empty: choose another folder"),

@@ -66,7 +66,9 @@ def restore(file: Path, deployment: DeploymentFolder) -> None:
                 for entry in sorted(Path(temporary).iterdir(), key=lambda e: e.name == deployment.server.name):
                     entry.rename(folder / entry.name)
     except (OSError, EOFError, tarfile.TarError) as e:
-        reason = getattr(e, "strerror", None) or e
+        # `tarfile` lists what every compression has against a file that is no archive.
+        unknown = str(e).startswith("file could not be opened")
+        reason = "it is no archive" if unknown else getattr(e, "strerror", None) or e
         raise UserError(f"{file} cannot be restored ({reason}): expected a file of `pa3dfl deploy backup`") from None
     finally:
         if new and folder.exists() and not any(folder.iterdir()):

@@ -27,7 +27,7 @@ def parse_ratio(text: str | float | int | Fraction, what: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         raise UserError(f"{what} {text!r} is not a number: expected a share such as 1/16, 0.25 or 25%") from None
     if not 0 < r <= 1:
-        raise UserError(f"{what} {text} is outside (0, 1]: expected a share of the full model such as 1/16")
+        raise UserError(f"{what} {text} is outside (0, 1]: expected a share such as 1/16")
     return r
 
 
